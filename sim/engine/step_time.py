@@ -1,0 +1,74 @@
+"""What a step costs: the composition of a batch, and the models that price it.
+
+`Batch` is all that a step-time model may look at. `StepTimeModel` is the protocol; the analytical roofline is in
+`roofline.py`, the fitted profile in `fitted.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The composition of one engine step.
+
+    A *decode* is a request that gets exactly one token (the kernels see it so), a *chunk* one that gets more.
+
+    Attributes:
+        num_requests: requests scheduled.
+        num_prefill_tokens: Σ tokens of the chunks.
+        num_decodes: requests that get exactly one token.
+        attention_pairs: Σ over chunks of q·ctx + q·(q+1)/2, the query-key pairs of a causal chunk of q tokens after
+            ctx computed ones.
+        decode_context: Σ over decodes of the tokens computed before the step.
+        chunk_context: Σ over chunks of the tokens computed before the step.
+        chunks: the (q, ctx) of each chunk, in scheduling order.
+    """
+
+    num_requests: int
+    num_prefill_tokens: int
+    num_decodes: int
+    attention_pairs: int
+    decode_context: int
+    chunk_context: int
+    chunks: tuple[tuple[int, int], ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens of the step."""
+        return self.num_prefill_tokens + self.num_decodes
+
+
+class StepTimeModel(Protocol):
+    """Prices a step."""
+
+    @property
+    def name(self) -> str:
+        """The profile's name, or `analytical`."""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the numbers were fitted to a real server."""
+
+    def step_time(self, batch: Batch) -> int:
+        """Returns the step's duration in nanoseconds, host overhead included where it is not hidden."""
+
+    def out_of_range(self) -> list[str]:
+        """Returns one sentence for each direction in which a priced batch left the calibrated range, so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLatency:
+    """Time outside the engine: it delays the client and does not hold the batch.
+
+    Attributes:
+        request_ns: from the client's send to the engine's queue (HTTP, tokenizer), fixed part.
+        per_prompt_token_ns: the part of it that grows with the prompt.
+        response_ns: from the end of a step to the client's eyes.
+    """
+
+    request_ns: int = 0
+    per_prompt_token_ns: float = 0.0
+    response_ns: int = 0

@@ -1,0 +1,5 @@
+"""The one exception that means: the input is at fault, and here is the line that says how."""
+
+
+class UserError(Exception):
+    """Bad input, told in one line: who, what, got, known, cure. The command line prints it and exits with 2."""
