@@ -1,0 +1,118 @@
+"""The server of a scenario: engine, model, GPUs, flags."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from sim.scenario.part import Part
+from sim.scenario.units import Bytes
+
+_LATER = ("ollama", "static")
+
+
+class Flags(Part):
+    """Flags of `vllm serve`, by their own names; what is not set takes the default of the version and the GPU."""
+
+    max_model_len: int | None = Field(default=None, gt=0, description="The longest prompt plus answer, in tokens.")
+    max_num_seqs: int | None = Field(default=None, gt=0, description="Most requests that run in one step.")
+    max_num_batched_tokens: int | None = Field(default=None, gt=0, description="Token budget of one step.")
+    gpu_memory_utilization: float | None = Field(
+        default=None, gt=0, le=1, description="Share of the GPU's memory that vLLM may use."
+    )
+    block_size: int | None = Field(default=None, gt=0, description="Tokens in one KV-cache block.")
+    enable_prefix_caching: bool | None = Field(default=None, description="Reuse KV blocks of equal prefixes.")
+    enable_chunked_prefill: bool | None = Field(default=None, description="Cut prompts to what the budget leaves.")
+    long_prefill_token_threshold: int | None = Field(
+        default=None, ge=0, description="Most tokens of one prompt in one step; 0: no limit."
+    )
+    long_prefill_token_threshold_adaptive: bool | None = Field(
+        default=None, description="Share the token budget evenly among the requests when that is more."
+    )
+    scheduling_policy: Literal["fcfs", "priority"] | None = Field(
+        default=None, description="Order of the waiting queue: by arrival, or by priority (lower first) then arrival."
+    )
+    async_scheduling: bool | None = Field(default=None, description="Schedule a step while the last one executes.")
+    num_gpu_blocks_override: int | None = Field(default=None, gt=0, description="KV blocks, instead of the profiled.")
+    kv_cache_dtype: Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None = Field(
+        default=None, description="Type of the KV cache; auto: the model's."
+    )
+    kv_cache_memory_bytes: Bytes | None = Field(default=None, description="Size of the KV cache on each GPU.")
+    dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] | None = Field(
+        default=None, description="Type of weights and activations; auto: the model's."
+    )
+    quantization: str | None = Field(default=None, description="Weight quantization (fp8, awq, gptq, mxfp4, …).")
+    enforce_eager: bool | None = Field(default=None, description="Run without CUDA graphs.")
+    max_num_active_seqs: int | None = Field(
+        default=None, gt=0, description="Cap on running requests, below max_num_seqs."
+    )
+    watermark: float | None = Field(
+        default=None, ge=0, lt=1, description="Share of the KV blocks kept free when a request is admitted."
+    )
+    scheduler_reserve_full_isl: bool | None = Field(
+        default=None, description="Admit a request only when its whole prompt fits in the free blocks."
+    )
+    max_num_queued_reqs: int | None = Field(
+        default=None, gt=0, description="Requests in the server before it answers 503."
+    )
+    max_num_queued_tokens: int | None = Field(
+        default=None, gt=0, description="Prompt tokens still in prefill before the server answers 503."
+    )
+    enable_expert_parallel: bool | None = Field(default=None, description="Spread the experts over the GPUs.")
+
+
+class MemoryOverrides(Part):
+    """Measured memory, from the log of a real server, used in place of the estimates. Per GPU, in GiB."""
+
+    weights_gib: float | None = Field(default=None, ge=0, description="Weights ('model weights take').")
+    activation_gib: float | None = Field(default=None, ge=0, description="Peak of the activations.")
+    non_torch_gib: float | None = Field(default=None, ge=0, description="Memory outside PyTorch.")
+    graphs_gib: float | None = Field(default=None, ge=0, description="CUDA graphs.")
+    kv_cache_gib: float | None = Field(default=None, ge=0, description="KV cache ('Available KV cache memory').")
+    num_state_blocks: int | None = Field(
+        default=None, gt=0, description="State blocks of a hybrid (Mamba) model: one a running request."
+    )
+
+
+class Server(Part):
+    """One inference server, or several equal ones behind a router (`data_parallel_size`)."""
+
+    kind: Literal["vllm"] = Field(default="vllm", description="The engine.")
+    version: str = Field(
+        default="0.32", pattern=r"^\d+\.\d+(\.\d+)?$", description="The release whose rules and defaults apply, quoted."
+    )
+    model: str = Field(min_length=1, description="A model of the built-in table, or a path to its config.json.")
+    gpu: str = Field(min_length=1, description="A GPU of the built-in table: rtx-4090, h100, …")
+    tensor_parallel_size: int = Field(default=1, gt=0, description="GPUs that share each layer.")
+    pipeline_parallel_size: int = Field(default=1, gt=0, description="Stages of consecutive layers.")
+    data_parallel_size: int = Field(default=1, gt=0, description="Replicas of the whole server.")
+    interconnect: Literal["nvlink", "pcie"] | None = Field(
+        default=None, description="What joins the GPUs; default: NVLink where the GPU has it."
+    )
+    profile: str = Field(
+        default="analytical",
+        min_length=1,
+        description="What a step costs: a fitted profile's name or path, or analytical (uncalibrated).",
+    )
+    flags: Flags = Field(default_factory=Flags, description="Flags of `vllm serve`.")
+    memory: MemoryOverrides = Field(default_factory=MemoryOverrides, description="Measured memory, where known.")
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _supported(cls, kind: Any) -> Any:
+        if kind in _LATER:
+            raise ValueError(f"{kind!r} is not yet supported; kinds: vllm")
+        return kind
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _quoted(cls, version: Any) -> Any:
+        if isinstance(version, int | float) and not isinstance(version, bool):
+            raise ValueError(f'a version is text (0.30 is not 0.3); got {version}; put it in quotes: "{version}"')
+        return version
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all replicas together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
