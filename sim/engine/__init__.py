@@ -1,0 +1,1 @@
+"""Engines in virtual time: what a step costs, when it ends, and what the clients see."""

@@ -1,0 +1,171 @@
+"""One vLLM engine in virtual time: schedule, time it, update.
+
+`EngineCore` mirrors vLLM's `step_with_batch_queue`. Batches wait in a queue of one (synchronous) or two
+(asynchronous: step n+1 is scheduled when step n starts executing). The driver, `process.py`, alternates:
+
+    batch = engine.dispatch(now)        # schedule one more step if the queue has room
+    ... let the clock run to batch.end_ns, deliver what happened meanwhile ...
+    outputs = engine.complete(batch)    # take in its tokens
+
+Invariants: steps execute one after another, each from when it could start (`start_ns`) to `end_ns`, and the engine is
+busy until the last of them ends; tokens reach clients at `end_ns`, never before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sim.core.config import CacheConfig, SchedulerConfig
+from sim.core.output import SchedulerOutput
+from sim.core.request import Request
+from sim.core.scheduler import Scheduler
+from sim.engine.step_time import Batch, StepTimeModel
+
+
+@dataclass(slots=True)
+class InFlightBatch:
+    """A dispatched step. Queue lengths are those right after `schedule()`; an empty step has start = end."""
+
+    output: SchedulerOutput
+    scheduled_ns: int
+    start_ns: int
+    end_ns: int
+    num_prefill_tokens: int
+    num_decodes: int
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+
+
+@dataclass(slots=True)
+class StepOutputs:
+    """What the clients get when a step completes.
+
+    Attributes:
+        tokens: requests that got a token, in scheduling order, each with whether it was the last.
+        gaps: for tokens after the first: (class, nanoseconds since the request's previous token) -> how many.
+        first_tokens: requests that got their first token.
+        finished: requests that got their last token.
+    """
+
+    tokens: list[tuple[Request, bool]]
+    gaps: dict[tuple[int, int], int] = field(default_factory=dict)
+    first_tokens: list[Request] = field(default_factory=list)
+    finished: list[Request] = field(default_factory=list)
+
+
+class EngineCore:
+    """Scheduler, batch queue and step times of one engine.
+
+    Args:
+        scheduler_config: the scheduler's flags.
+        cache_config: the KV blocks.
+        step_time_model: prices each step.
+    """
+
+    def __init__(
+        self, scheduler_config: SchedulerConfig, cache_config: CacheConfig, step_time_model: StepTimeModel
+    ) -> None:
+        self.scheduler = Scheduler(scheduler_config, cache_config)
+        self.step_time_model = step_time_model
+        self.batch_queue: deque[InFlightBatch] = deque()
+        self.batch_queue_size = scheduler_config.batch_queue_size
+        self.device_free_ns = 0  # when the last dispatched step ends
+        self.on_schedule: Callable[[InFlightBatch], None] | None = None  # called right after each schedule()
+
+    def has_work(self) -> bool:
+        """Returns whether there is anything to schedule or to wait for."""
+        return bool(self.batch_queue) or self.scheduler.has_unfinished_requests()
+
+    def dispatch(self, now_ns: int) -> InFlightBatch | None:
+        """Schedules one step, and returns the batch to wait for next.
+
+        Returns:
+            The oldest batch in flight, taken off the queue; None when the queue has room: dispatch again at once.
+        """
+        if self.scheduler.has_unfinished_requests():
+            batch = self._schedule(now_ns)
+            self.batch_queue.append(batch)
+            if len(self.batch_queue) < self.batch_queue_size and batch.output.num_scheduled_tokens:
+                return None
+        return self.batch_queue.popleft()
+
+    def complete(self, batch: InFlightBatch) -> StepOutputs:
+        """Takes in the tokens of a batch whose time is over."""
+        end_ns = batch.end_ns
+        outputs = StepOutputs(self.scheduler.update_from_output(batch.output))
+        gaps = outputs.gaps
+        for request, finished in outputs.tokens:
+            if request.num_output_tokens == 1:
+                outputs.first_tokens.append(request)
+            else:
+                key = (request.class_id, end_ns - request.last_token_ns)
+                gaps[key] = gaps.get(key, 0) + 1
+            request.last_token_ns = end_ns
+            if finished:
+                outputs.finished.append(request)
+        return outputs
+
+    def is_stuck(self, batch: InFlightBatch) -> bool:
+        """Returns whether only an arrival or an abort can bring progress: with nothing running, nothing was admitted.
+
+        That is a waiting request larger than the whole pool. A step that preempted made room, and is progress.
+        """
+        idle = not (batch.output.num_scheduled_tokens or batch.output.preempted or self.batch_queue)
+        return idle and batch.num_running == 0 and batch.num_waiting > 0
+
+    def _schedule(self, now_ns: int) -> InFlightBatch:
+        output = self.scheduler.schedule()
+        for request in output.hits:
+            if request.scheduled_ns < 0:
+                request.scheduled_ns = now_ns
+        if output.num_scheduled_tokens:
+            composition = batch_composition(output)
+            start_ns = max(now_ns, self.device_free_ns)
+            end_ns = self.device_free_ns = start_ns + self.step_time_model.step_time(composition)
+            num_prefill_tokens, num_decodes = composition.num_prefill_tokens, composition.num_decodes
+        else:
+            start_ns = end_ns = now_ns
+            num_prefill_tokens = num_decodes = 0
+        scheduler = self.scheduler
+        batch = InFlightBatch(
+            output,
+            now_ns,
+            start_ns,
+            end_ns,
+            num_prefill_tokens,
+            num_decodes,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+        )
+        if self.on_schedule is not None:
+            self.on_schedule(batch)
+        return batch
+
+
+def batch_composition(output: SchedulerOutput) -> Batch:
+    """Returns what a step-time model looks at, from a schedule already counted as computed."""
+    num_prefill_tokens = num_decodes = attention_pairs = decode_context = chunk_context = 0
+    chunks = []
+    for request, num_tokens in output.num_scheduled_tokens.items():
+        context = request.num_computed_tokens - num_tokens
+        if num_tokens == 1:
+            num_decodes += 1
+            decode_context += context
+        else:
+            num_prefill_tokens += num_tokens
+            attention_pairs += num_tokens * context + num_tokens * (num_tokens + 1) // 2
+            chunk_context += context
+            chunks.append((num_tokens, context))
+    return Batch(
+        len(output.num_scheduled_tokens),
+        num_prefill_tokens,
+        num_decodes,
+        attention_pairs,
+        decode_context,
+        chunk_context,
+        tuple(chunks),
+    )
