@@ -24,7 +24,7 @@ Metric = Literal[
 ]  # fmt: skip
 
 _OBJECTIVE = re.compile(
-    r"(?P<name>[A-Za-z_0-9.]+?)(?:\.(?P<stat>mean|max|p\d+(?:\.\d+)?|[A-Za-z]\w*))?"
+    r"(?P<name>\w+)(?:\.(?P<stat>[\w.]+))?"
     r"\s*(?:\((?P<bounds>[^)]*)\))?\s*(?:\[(?P<only>[^\]]*)\])?\s*(?P<op><=|>=|<|>|==?)\s*(?P<bound>.+)"
 )
 _EXAMPLE = "for example 'ttft.p95 <= 2s' or 'errors <= 0.1%'"

@@ -19,7 +19,23 @@ from pydantic_core import CoreSchema
 class Part(BaseModel):
     """A frozen piece of a scenario that refuses unknown keys and does not convert types (text "64" is not 64)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        populate_by_name=True,
+        allow_inf_nan=False,
+        defer_build=True,  # only the whole scenario is ever validated: a sixth off the start-up time
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_means_default(cls, data: Any) -> Any:
+        """Drops known keys without a value (`flags:` with every flag commented out): they take their default."""
+        if isinstance(data, dict) and None in data.values():
+            known = known_keys(cls)
+            return {key: value for key, value in data.items() if value is not None or key not in known}
+        return data
 
 
 class Named(Part):
@@ -38,7 +54,7 @@ class Named(Part):
                 raise ValueError(f"takes one kind; got {', '.join(map(str, data))}")
             inner = data[cls.kind]
             if not isinstance(inner, dict | cls):
-                raise ValueError(f"{cls.kind} takes a mapping with {_listed(cls)}; got {inner!r}")
+                raise ValueError(f"{cls.kind} takes a mapping of {', '.join(cls.model_fields)}; got {inner!r}")
             return inner
         return data
 
@@ -63,8 +79,9 @@ def _without_serializer(schema: CoreSchema) -> CoreSchema:
     return {key: value for key, value in schema.items() if key != "serialization"}
 
 
-def _listed(cls: type[Part]) -> str:
-    return ", ".join(cls.model_fields)
+def known_keys(cls: type[Part]) -> list[str]:
+    """Returns the keys of a piece as a file writes them."""
+    return [field.alias or name for name, field in cls.model_fields.items()]
 
 
 def kind_of(value: Any) -> str | None:

@@ -9,7 +9,7 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -141,5 +141,11 @@ Duration = Annotated[
 Bytes = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(_BYTES_SCHEMA)]
 """Bytes; written as a whole number or with a unit."""
 
-Rate = Annotated[float, BeforeValidator(parse_rate), PlainSerializer(_write_rate), WithJsonSchema(_RATE_SCHEMA)]
+Rate = Annotated[
+    float,
+    Field(allow_inf_nan=True),
+    BeforeValidator(parse_rate),
+    PlainSerializer(_write_rate),
+    WithJsonSchema(_RATE_SCHEMA),
+]
 """Requests per second; may be infinite."""

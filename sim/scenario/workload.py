@@ -22,7 +22,11 @@ class SharedPrefix(Part):
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, dict | SharedPrefix) else value
+    if isinstance(value, dict | SharedPrefix):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"a mapping of tokens and scope, or a list of them; got {value!r}")
+    return value
 
 
 class RequestClass(Part):
