@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sim.scenario.distributions import Empirical
 from sim.scenario.explain import suggestion
@@ -38,7 +38,8 @@ def cross_check(scenario: Scenario) -> Iterator[Finding]:
     yield from _check_load(scenario)
     yield from _check_times(scenario)
     yield from _check_search(scenario)
-    yield from _check_objectives(scenario)
+    if not isinstance(scenario.workload, TraceWorkload):  # a trace brings its own: they are known once it is read
+        yield from check_class_names(scenario, [item.name for item in request_classes(scenario)])
     yield from _check_files(scenario)
     max_model_len = scenario.server.flags.max_model_len
     if max_model_len is not None:
@@ -195,11 +196,8 @@ def _check_search(scenario: Scenario) -> Iterator[Finding]:
         yield ("objectives",), "missing key; a search needs at least one objective, for example 'ttft.p95 <= 2s'"
 
 
-def _check_objectives(scenario: Scenario) -> Iterator[Finding]:
-    workload = scenario.workload
-    names = [item.name for item in request_classes(scenario)]
-    if isinstance(workload, TraceWorkload):
-        names.append(workload.class_name)
+def check_class_names(scenario: Scenario, names: Sequence[str]) -> Iterator[Finding]:
+    """Yields the objectives that are about a class which is not among `names`."""
     for index, objective in enumerate(scenario.objectives):
         only = objective.class_name
         if only is not None and only not in names:

@@ -72,7 +72,7 @@ class UniformRatio(Named):
 
     def smallest(self) -> float:
         """Returns the least value that a draw can have."""
-        return math.floor(self.mean * (1 - self.ratio))
+        return max(1, math.floor(self.mean * (1 - self.ratio)))
 
 
 class Normal(Named):

@@ -101,6 +101,11 @@ class Scenario(Part):
         """Returns the place of a file that the scenario names, relative to the scenario's own folder."""
         return self._base_dir / path
 
+    def locate(self, name_or_path: str) -> str:
+        """Returns the place of a model's or profile's file when the scenario names one that exists, else the name."""
+        place = self.resolve(name_or_path)
+        return str(place) if place.exists() else name_or_path
+
     def with_base_dir(self, folder: Path) -> Scenario:
         """Returns the same scenario as if it lay in `folder`."""
         copy = self.model_copy()
@@ -113,16 +118,22 @@ class Scenario(Part):
 
 
 def scenario_hash(scenario: Scenario) -> str:
-    """Returns the SHA-256 (hex) of everything that decides the result: the scenario and the files it reads.
+    """Returns the SHA-256 (hex) of everything that decides the result: the scenario and the files it names.
 
     Defaults written out or left out, the order of keys, comments, description and the variants that were not chosen
-    make no difference; the content of a trace does.
+    make no difference; the content of a trace, of a model's config.json or of a profile of one's own does.
 
     Raises:
         OSError: a file of the workload cannot be read.
     """
     data = scenario.model_dump(mode="json", by_alias=True, exclude={"description", "variants"})
-    data["files"] = {file: hashlib.sha256(scenario.resolve(file).read_bytes()).hexdigest() for file in scenario.files()}
+    places = {file: scenario.resolve(file) for file in scenario.files()}
+    for name in (scenario.server.model, scenario.server.profile):
+        place = scenario.resolve(name)
+        place = place / "config.json" if place.is_dir() else place
+        if place.is_file():
+            places[name] = place
+    data["files"] = {name: hashlib.sha256(place.read_bytes()).hexdigest() for name, place in places.items()}
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

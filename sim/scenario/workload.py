@@ -19,6 +19,11 @@ class SharedPrefix(Part):
         default="all",
         description="Who sends the same tokens: everyone, a team, one user in all conversations, or nobody.",
     )
+    name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Prefixes of equal name are the same text in every class. Default: each class has its own.",
+    )
 
 
 def _as_list(value: Any) -> Any:
@@ -65,7 +70,9 @@ class ConversationClass(RequestClass):
     turns: Distribution = Field(description="Messages of a conversation.")
     think_time: DurationDistribution = Field(description="From the end of an answer to the next message.")
     context_limit_tokens: int | None = Field(
-        default=None, gt=0, description="A conversation ends before the prompt exceeds this. Default: max_model_len."
+        default=None,
+        gt=0,
+        description="A conversation ends before prompt plus answer exceed this. Default: max_model_len.",
     )
 
 
@@ -98,6 +105,11 @@ class UsersWorkload(Part):
     retries: Retries | None = Field(default=None, description="Retries after an error or a timeout. Default: none.")
     team_size: int = Field(default=10, gt=0, description="Users of a team, who share a prefix of scope team.")
     session: Session | None = Field(default=None, description="Users come and go. Default: they stay.")
+    start: Literal["under_way", "fresh"] = Field(
+        default="under_way",
+        description="Where the run finds the users: in the middle of conversations, as at any other moment of the day, "
+        "or at a first message.",
+    )
     ramp_up: Duration | None = Field(
         default=None, description="Users start spread evenly over this time. Default: over one think time each."
     )
@@ -182,13 +194,13 @@ class TraceWorkload(Part):
     format: Literal["mooncake", "azure", "vllm_bench", "csv"] | None = Field(
         default=None,
         description="Mooncake JSONL, Azure LLM inference CSV, `vllm bench serve` result JSON, or a CSV with "
-        "columns time_s, prompt_tokens, output_tokens. Default: told from the file.",
+        "columns arrival_s, input_tokens, output_tokens (class, user, priority). Default: told from the file.",
     )
     rate_scale: float = Field(default=1.0, gt=0, description="Requests per second, as a multiple of the recorded rate.")
     time_scale: float = Field(default=1.0, gt=0, description="Send times are multiplied by this: 2 is half as fast.")
     limit: int | None = Field(default=None, gt=0, description="Replay only the first so many requests.")
     max_concurrency: int | None = Field(default=None, gt=0, description="Most requests in flight. Default: no cap.")
-    class_name: str = Field(default="trace", min_length=1, description="Name of the requests in reports.")
+    class_name: str = Field(default="trace", min_length=1, description="Name of the requests, where the file has none.")
     priority: int = Field(default=0, description="Lower is served first when scheduling_policy is priority.")
     client_timeout: Duration | None = Field(default=None, gt=0, description="A client gives up after this time.")
 
