@@ -75,7 +75,7 @@ class StepLog:
 
 @dataclass(slots=True)
 class ItlLog:
-    """Inter-token gaps, run-length coded: `count` tokens of class `class_id` came out at `end_ns`, `gap_ns` after the last.
+    """Inter-token gaps, run-length coded: `count` tokens of `class_id` came out at `end_ns`, `gap_ns` after the last.
 
     One row a step and class where all decodes advance together, a few more after a preemption: exact percentiles
     without a row a token.

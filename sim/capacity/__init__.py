@@ -1,0 +1,105 @@
+"""How much a server supports: the search for the largest load at which every objective holds.
+
+Start reading at `search.py`. `point.py` judges one load, `interval.py` says how far the answer may be trusted,
+`diagnosis.py` names what stands in the way.
+"""
+
+from __future__ import annotations
+
+from sim.capacity.diagnosis import Diagnosis
+from sim.capacity.loads import LoadGrid, Unit, unit_of
+from sim.capacity.point import STEADY_STATE, Point
+from sim.capacity.result import CapacityResult
+from sim.capacity.runs import Load, Progress, Runs, Simulate, Store
+from sim.capacity.search import search_capacity, single_load
+from sim.errors import UserError
+from sim.scenario.model import Scenario
+
+__all__ = [
+    "STEADY_STATE",
+    "CapacityResult",
+    "Diagnosis",
+    "Load",
+    "LoadGrid",
+    "Point",
+    "Progress",
+    "SearchInterruptedError",
+    "Simulate",
+    "Store",
+    "Unit",
+    "find_capacity",
+    "unit_of",
+]
+
+
+class SearchInterruptedError(Exception):
+    """The user stopped the search; `result` holds the loads that had been judged by then, and no answer."""
+
+    def __init__(self, result: CapacityResult) -> None:
+        super().__init__(f"interrupted after {result.num_runs} runs")
+        self.result = result
+
+
+def find_capacity(
+    scenario: Scenario,
+    simulate: Simulate,
+    *,
+    jobs: int = 1,
+    store: Store | None = None,
+    progress: Progress | None = None,
+) -> CapacityResult:
+    """Finds the largest load that the scenario's server supports, or judges its one load when nothing is varied.
+
+    Args:
+        scenario: server, workload, objectives and what is varied.
+        simulate: makes one run; picklable when `jobs` is above 1.
+        jobs: worker processes at most; the result does not depend on it.
+        store: keeps each run's records.
+        progress: is told of each run.
+
+    Raises:
+        UserError: a search without objectives, or an objective that no load has data for.
+        SearchInterruptedError: Ctrl-C.
+    """
+    if scenario.search is not None and not scenario.objectives:
+        raise UserError("objectives: a search needs at least one objective; got none; for example 'ttft.p95 <= 2s'")
+    seeds = tuple(range(scenario.run.seed, scenario.run.seed + scenario.run.seeds))
+    runs = Runs(scenario, simulate, seeds, jobs, store, progress)
+    try:
+        if scenario.search is None:
+            result = single_load(runs, None)
+        else:
+            result = search_capacity(runs, LoadGrid.of(scenario.search))
+    except KeyboardInterrupt:
+        raise SearchInterruptedError(_so_far(runs)) from None
+    _check_data(result)
+    return result
+
+
+def _check_data(result: CapacityResult) -> None:
+    """Refuses to answer when an objective had nothing to judge at any load."""
+    for judged in zip(*(point.results for point in result.points), strict=True):
+        if all(result.met is None for result in judged):
+            last = judged[-1]
+            raise UserError(
+                f"objectives: {last.objective.text}: {last.note}; a longer run.duration, a shorter run.warm_up, or "
+                "another objective"
+            )
+
+
+def _so_far(runs: Runs) -> CapacityResult:
+    return CapacityResult(
+        unit=unit_of(runs.scenario),
+        value=None,
+        low=None,
+        high=None,
+        ceiling_reached=False,
+        next_load=None,
+        resolution=None,
+        binding_objective=None,
+        diagnosis=None,
+        points=tuple(runs.known()),
+        seeds=runs.seeds,
+        num_runs=runs.num_made,
+        notes=("interrupted: the search was stopped before it had an answer",),
+    )

@@ -1,0 +1,1 @@
+"""What a run leaves behind, and the numbers a person reads from it. Start with `records.py`, then `metrics.py`."""
