@@ -96,7 +96,7 @@ def read_trace(path: Path) -> ScheduleTrace:
     return ScheduleTrace(path, objects[0], objects[1:-1], objects[-1]["requests"])
 
 
-def check_trace(path: Path) -> Comparison:
+def check_trace(path: Path, *, reference: bool = False) -> Comparison:
     """Replays a recorded schedule and compares every field of every step and request.
 
     Raises:
@@ -106,7 +106,7 @@ def check_trace(path: Path) -> Comparison:
     orders: list[int] = []
     first_difference = None
     for _ in range(_MAX_ABORT_ORDERS):
-        replay = replay_case(trace.case, str(path), orders)
+        replay = replay_case(trace.case, str(path), orders, reference=reference)
         difference = _first_difference(trace, replay)
         if difference is None:
             return Comparison(path, len(trace.steps), len(trace.requests), None)
@@ -126,7 +126,7 @@ class Replay:
     abort_groups: list[int]
 
 
-def replay_case(case: Json, where: str, abort_orders: Sequence[int] = ()) -> Replay:
+def replay_case(case: Json, where: str, abort_orders: Sequence[int] = (), *, reference: bool = False) -> Replay:
     """Runs a case through the simulated engine.
 
     Args:
@@ -134,12 +134,13 @@ def replay_case(case: Json, where: str, abort_orders: Sequence[int] = ()) -> Rep
         where: names the file in error messages.
         abort_orders: for each abort that takes several requests at once, which permutation of them to free by.
             vLLM keeps such requests in a set of strings, so their order differs from process to process.
+        reference: use the reference scheduler even where the fast path applies.
 
     Raises:
         UserError: the case is not one this engine can run.
     """
     try:
-        engine = _build_engine(case)
+        engine = _build_engine(case, reference)
         clients = _CaseClients(case, engine, abort_orders)
         run(engine, clients)
     except (KeyError, TypeError, ValueError) as error:
@@ -159,7 +160,7 @@ def _next_abort_orders(orders: list[int], groups: list[int]) -> list[int]:
     return []
 
 
-def _build_engine(case: Json) -> EngineCore:
+def _build_engine(case: Json, reference: bool) -> EngineCore:
     flags = dict(case["engine"])
     layers = flags.pop("kv_layers", [["full", 1]])
     unknown = sorted(flags.keys() - set(_SCHEDULER_KEYS) - set(_CACHE_KEYS))
@@ -172,6 +173,8 @@ def _build_engine(case: Json) -> EngineCore:
         SchedulerConfig(**scheduler_flags),
         CacheConfig(**cache_flags, kv_cache_groups=groups),
         LinearCost(**case["cost_us"]),
+        reference=reference,
+        list_pooled=True,
     )
 
 
@@ -238,7 +241,10 @@ class _CaseClients:
 
     def publish(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
         now_us = batch.end_ns // _US
-        for request, finished in outputs.tokens:
+        tokens = sorted(
+            [*outputs.tokens, *((r, False) for r in outputs.pooled)], key=lambda token: token[0].running_order
+        )
+        for request, finished in tokens:
             name = self.names[request.request_id]
             self.stats[name]["token_us"].append(now_us)
             if finished:
@@ -285,13 +291,15 @@ class _CaseClients:
         output = batch.output
         names = self.names
         self.preempted += [names[request.request_id] for request in output.preempted]
-        if not output.num_scheduled_tokens:
+        if output.is_empty:
             return
         step: Json = {
             "t_us": batch.scheduled_ns // _US,
             "start_us": batch.start_ns // _US,
             "end_us": batch.end_ns // _US,
-            "scheduled": [[names[request.request_id], n] for request, n in output.num_scheduled_tokens.items()],
+            "scheduled": [
+                [names[request.request_id], n] for request, n in self.engine.scheduler.scheduled_tokens(output)
+            ],
             "hits": {names[request.request_id]: hit for request, hit in output.hits.items()},
             "preempted": self.preempted,
             "blocks": {names[r.request_id]: _by_group(blocks) for r, blocks in output.new_blocks.items()},

@@ -45,7 +45,6 @@ class Request:
         "block_hashes",
         "class_id",
         "eos_tokens",
-        "is_prefill_chunk",
         "last_token_ns",
         "max_tokens",
         "num_cached_tokens",
@@ -61,6 +60,7 @@ class Request:
         "priority",
         "prompt",
         "request_id",
+        "running_order",
         "scheduled_ns",
         "shared_prefix_boundary",
         "status",
@@ -95,8 +95,8 @@ class Request:
         self.num_output_placeholders = 0  # asynchronous scheduling: tokens in flight, not yet known
         self.num_in_flight_tokens = 0
         self.num_stale_output_tokens = 0  # in flight when it was preempted
-        self.is_prefill_chunk = False
         self.num_preemptions = 0
+        self.running_order = 0  # which admission brought it into `running`, whose order this is
         self.shared_prefix_boundary = 0  # tokens others have cached that a sliding-window group has not; 0 for none
 
         self.num_cached_tokens = -1  # prefix hit at first admission; -1 before

@@ -34,12 +34,17 @@ class Scheduler:
         self.kv_cache_manager = KVCacheManager(cache_config, scheduler_config)
         self.waiting = create_request_queue(scheduler_config.policy)
         self.running: list[Request] = []
+        self.num_admissions = 0  # requests that entered `running` so far
         seats = (scheduler_config.max_num_seqs, scheduler_config.max_num_active_seqs)
         self.max_num_active_reqs = min(seat for seat in seats if seat is not None)
 
     def add_request(self, request: Request) -> None:
         """Takes a new request into the waiting queue."""
         self.waiting.add_request(request)
+
+    def scheduled_tokens(self, output: SchedulerOutput) -> list[tuple[Request, int]]:
+        """Lists the tokens of each scheduled request, in scheduling order; to be asked right after `schedule()`."""
+        return list(output.num_scheduled_tokens.items())
 
     def has_unfinished_requests(self) -> bool:
         """Returns whether anything is running or waiting."""
@@ -66,14 +71,14 @@ class Scheduler:
             meanwhile gets nothing; a preempted one gets the token that was in flight.
         """
         tokens = []
-        for (request, num_tokens), sampled in zip(output.num_scheduled_tokens.items(), output.sampled, strict=True):
+        for request, num_tokens in output.num_scheduled_tokens.items():
             request.num_in_flight_tokens -= num_tokens
             is_stale = request.num_stale_output_tokens > 0
             if is_stale:
                 request.num_stale_output_tokens -= num_tokens
             if request.is_finished:
                 continue
-            if sampled:
+            if request not in output.prefill_chunks:
                 stopped = self._update_request_with_output(request, is_stale)
                 tokens.append((request, stopped))
         return tokens
@@ -82,10 +87,7 @@ class Scheduler:
         """Ends requests whose client gave up; their blocks are free at once, even while a step still computes them."""
         unfinished = [request for request in requests if not request.is_finished]
         for request in unfinished:
-            if request.status == RequestStatus.RUNNING:
-                self.running.remove(request)
-            else:
-                self.waiting.remove_request(request)
+            self._leave_queue(request)
         for request in unfinished:
             request.status = RequestStatus.FINISHED_ABORTED
             self.kv_cache_manager.free(request)
@@ -193,8 +195,7 @@ class Scheduler:
             if new_blocks is None:
                 break
             self.waiting.pop_request()
-            self.running.append(request)
-            request.status = RequestStatus.RUNNING
+            self._enter_running(request)
             request.num_computed_tokens = num_hit_tokens
             self._record_admission(output, request, num_hit_tokens)
             output.num_scheduled_tokens[request] = num_new_tokens
@@ -216,16 +217,16 @@ class Scheduler:
             request.num_computed_tokens += num_tokens
             request.num_in_flight_tokens += num_tokens
             known_tokens = request.num_tokens + request.num_output_placeholders
-            request.is_prefill_chunk = request.num_computed_tokens < known_tokens
-            output.sampled.append(not request.is_prefill_chunk)
-            if is_async and not request.is_prefill_chunk:
+            if request.num_computed_tokens < known_tokens:
+                output.prefill_chunks.add(request)
+            elif is_async:
                 request.num_output_placeholders += 1
 
     def _update_request_with_output(self, request: Request, is_stale: bool) -> bool:
         """Appends the token of a step; returns whether it was the last."""
         was_running = request.status == RequestStatus.RUNNING
         request.append_output_token()
-        stopped = self._check_stop(request)
+        stopped = self._stop_status(request)
         if self.config.async_scheduling:
             if not is_stale:
                 request.num_output_placeholders -= 1
@@ -234,19 +235,28 @@ class Scheduler:
                     request, request.num_computed_tokens - request.num_output_placeholders
                 )
         if stopped:
-            if was_running:
-                self.running.remove(request)
-            else:
-                self.waiting.remove_request(request)
+            self._leave_queue(request)
+            request.status = stopped
             self.kv_cache_manager.free(request)
-        return stopped
+        return stopped is not None
 
-    def _check_stop(self, request: Request) -> bool:
-        """Sets the final status when the token just appended was the last: end of sequence, or a length cap."""
+    def _stop_status(self, request: Request) -> RequestStatus | None:
+        """Returns the final status when the token just appended was the last: end of sequence, or a length cap."""
         if request.num_output_tokens >= request.max_tokens or request.num_tokens >= self.config.max_model_len:
-            request.status = RequestStatus.FINISHED_LENGTH_CAPPED
-        elif request.num_output_tokens >= request.eos_tokens:
-            request.status = RequestStatus.FINISHED_STOPPED
+            return RequestStatus.FINISHED_LENGTH_CAPPED
+        if request.num_output_tokens >= request.eos_tokens:
+            return RequestStatus.FINISHED_STOPPED
+        return None
+
+    def _enter_running(self, request: Request) -> None:
+        request.status = RequestStatus.RUNNING
+        self.num_admissions += 1
+        request.running_order = self.num_admissions
+        self.running.append(request)
+
+    def _leave_queue(self, request: Request) -> None:
+        """Takes a request out of whichever queue it stands in."""
+        if request.status == RequestStatus.RUNNING:
+            self.running.remove(request)
         else:
-            return False
-        return True
+            self.waiting.remove_request(request)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sim.core.config import CacheConfig, SchedulerConfig
+from sim.core.fast_scheduler import FastScheduler
 from sim.core.output import SchedulerOutput
 from sim.core.request import Request
 from sim.core.scheduler import Scheduler
@@ -44,13 +45,16 @@ class StepOutputs:
     """What the clients get when a step completes.
 
     Attributes:
-        tokens: requests that got a token, in scheduling order, each with whether it was the last.
+        tokens: requests that got a token, in scheduling order, each with whether it was the last; without those that
+            decode in the pool, whose tokens are neither first nor last.
+        pooled: those in the pool; listed only when the engine was asked to.
         gaps: for tokens after the first: (class, nanoseconds since the request's previous token) -> how many.
         first_tokens: requests that got their first token.
         finished: requests that got their last token.
     """
 
     tokens: list[tuple[Request, bool]]
+    pooled: list[Request] = field(default_factory=list)
     gaps: dict[tuple[int, int], int] = field(default_factory=dict)
     first_tokens: list[Request] = field(default_factory=list)
     finished: list[Request] = field(default_factory=list)
@@ -63,12 +67,23 @@ class EngineCore:
         scheduler_config: the scheduler's flags.
         cache_config: the KV blocks.
         step_time_model: prices each step.
+        reference: use the reference scheduler even where the fast path applies.
+        list_pooled: list the pool's tokens in `StepOutputs`, for those who look at every token.
     """
 
     def __init__(
-        self, scheduler_config: SchedulerConfig, cache_config: CacheConfig, step_time_model: StepTimeModel
+        self,
+        scheduler_config: SchedulerConfig,
+        cache_config: CacheConfig,
+        step_time_model: StepTimeModel,
+        *,
+        reference: bool = False,
+        list_pooled: bool = False,
     ) -> None:
-        self.scheduler = Scheduler(scheduler_config, cache_config)
+        fast = FastScheduler.is_applicable(cache_config) and not reference
+        self.scheduler = (FastScheduler if fast else Scheduler)(scheduler_config, cache_config)
+        self.pool = self.scheduler.pool if isinstance(self.scheduler, FastScheduler) else None
+        self.list_pooled = list_pooled
         self.step_time_model = step_time_model
         self.batch_queue: deque[InFlightBatch] = deque()
         self.batch_queue_size = scheduler_config.batch_queue_size
@@ -88,15 +103,21 @@ class EngineCore:
         if self.scheduler.has_unfinished_requests():
             batch = self._schedule(now_ns)
             self.batch_queue.append(batch)
-            if len(self.batch_queue) < self.batch_queue_size and batch.output.num_scheduled_tokens:
+            if len(self.batch_queue) < self.batch_queue_size and not batch.output.is_empty:
                 return None
         return self.batch_queue.popleft()
 
     def complete(self, batch: InFlightBatch) -> StepOutputs:
         """Takes in the tokens of a batch whose time is over."""
-        end_ns = batch.end_ns
-        outputs = StepOutputs(self.scheduler.update_from_output(batch.output))
-        gaps = outputs.gaps
+        end_ns, pool = batch.end_ns, self.pool
+        pooled = list(pool.members) if pool is not None and self.list_pooled and not batch.output.is_empty else []
+        gaps: dict[tuple[int, int], int] = {}
+        if pool is not None and not batch.output.is_empty:
+            for class_id, count in batch.output.pooled_classes.items():
+                if count:
+                    gaps[class_id, end_ns - pool.last_end_ns] = count
+            pool.last_end_ns = end_ns
+        outputs = StepOutputs(self.scheduler.update_from_output(batch.output), pooled, gaps)
         for request, finished in outputs.tokens:
             if request.num_output_tokens == 1:
                 outputs.first_tokens.append(request)
@@ -113,7 +134,7 @@ class EngineCore:
 
         That is a waiting request larger than the whole pool. A step that preempted made room, and is progress.
         """
-        idle = not (batch.output.num_scheduled_tokens or batch.output.preempted or self.batch_queue)
+        idle = batch.output.is_empty and not batch.output.preempted and not self.batch_queue
         return idle and batch.num_running == 0 and batch.num_waiting > 0
 
     def _schedule(self, now_ns: int) -> InFlightBatch:
@@ -121,7 +142,7 @@ class EngineCore:
         for request in output.hits:
             if request.scheduled_ns < 0:
                 request.scheduled_ns = now_ns
-        if output.num_scheduled_tokens:
+        if not output.is_empty:
             composition = batch_composition(output)
             start_ns = max(now_ns, self.device_free_ns)
             end_ns = self.device_free_ns = start_ns + self.step_time_model.step_time(composition)
@@ -148,7 +169,9 @@ class EngineCore:
 
 def batch_composition(output: SchedulerOutput) -> Batch:
     """Returns what a step-time model looks at, from a schedule already counted as computed."""
-    num_prefill_tokens = num_decodes = attention_pairs = decode_context = chunk_context = 0
+    num_pooled = num_decodes = output.num_pooled
+    decode_context = output.pooled_context
+    num_prefill_tokens = attention_pairs = chunk_context = 0
     chunks = []
     for request, num_tokens in output.num_scheduled_tokens.items():
         context = request.num_computed_tokens - num_tokens
@@ -161,7 +184,7 @@ def batch_composition(output: SchedulerOutput) -> Batch:
             chunk_context += context
             chunks.append((num_tokens, context))
     return Batch(
-        len(output.num_scheduled_tokens),
+        num_pooled + len(output.num_scheduled_tokens),
         num_prefill_tokens,
         num_decodes,
         attention_pairs,

@@ -1,0 +1,216 @@
+"""The API server: between a workload's clients and one engine. It admits or refuses, counts, and keeps the records.
+
+Time outside the engine is added here: from the client's send to the engine's queue, and from the end of a step to the
+client's eyes. It delays the client and never holds the batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from sim.core.request import Request
+from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
+from sim.engine.step_time import ClientLatency
+from sim.results.records import Outcome, RequestRecord, RunRecord
+from sim.workload.client import ClientRequest, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """What the API server refuses.
+
+    Attributes:
+        max_model_len: prompts this long or longer, and max_tokens beyond it, are answered 400.
+        refuse_sum: 400 as well when prompt + max_tokens exceeds max_model_len; newer versions cut max_tokens instead.
+        max_num_queued_reqs: 503 when waiting + running + 1 would exceed it.
+        max_num_queued_tokens: 503 when the prompt tokens of requests still in prefill have reached it.
+        max_request_tokens: the most tokens one request can hold in the KV pool; longer ones would wait for ever.
+    """
+
+    max_model_len: int
+    refuse_sum: bool = False
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    max_request_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request in the engine, with its two faces."""
+
+    client: ClientRequest
+    record: RequestRecord
+
+
+class ApiServer:
+    """Serves a workload with one engine, and fills a run's records.
+
+    Args:
+        workload: sends the requests and is told how each ended.
+        engine: runs them.
+        run: the records to fill.
+        limits: what is refused.
+        latency: time outside the engine.
+        replica: this server's number, in the records.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        engine: EngineCore,
+        run: RunRecord,
+        limits: AdmissionLimits,
+        latency: ClientLatency,
+        replica: int = 0,
+    ) -> None:
+        self.workload = workload
+        self.engine = engine
+        self.run = run
+        self.limits = limits
+        self.latency = latency
+        self.replica = replica
+        self._pending: dict[Request, _Pending] = {}
+        self._in_transit: list[tuple[int, int, ClientRequest]] = []  # heap by arrival at the engine
+        self._deadlines: list[tuple[int, int, Request]] = []  # heap by when the client gives up
+        self._num_prefill_tokens = 0  # prompt tokens of requests without a first token
+        self._last_done_ns = 0
+
+    def deliver(self, now_ns: int) -> None:
+        """Hands the engine all requests that have arrived by now, then aborts those given up by now."""
+        for client in self.workload.pop_due(now_ns):
+            heapq.heappush(self._in_transit, (self._arrival_ns(client), client.request_id, client))
+        while self._in_transit and self._in_transit[0][0] <= now_ns:
+            arrival_ns, _, client = heapq.heappop(self._in_transit)
+            self._receive(client, arrival_ns)
+        self.abort_due(now_ns)
+
+    def abort_due(self, now_ns: int) -> None:
+        """Aborts requests given up by now."""
+        due = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            deadline_ns, _, request = heapq.heappop(self._deadlines)
+            if request in self._pending:
+                due.append((request, deadline_ns))
+        if not due:
+            return
+        self.engine.scheduler.abort_requests([request for request, _ in due])
+        for request, deadline_ns in due:
+            if request.num_output_tokens == 0:
+                self._num_prefill_tokens -= request.num_prompt_tokens
+            self._close(request, Outcome.TIMED_OUT, deadline_ns)
+
+    def next_event_ns(self) -> int | None:
+        """Returns when the next request is sent or arrives, whichever is known to come first."""
+        times = [self._in_transit[0][0]] if self._in_transit else []
+        next_send_ns = self.workload.next_send_ns()
+        if next_send_ns is not None:
+            times.append(next_send_ns)
+        return min(times, default=None)
+
+    def publish(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
+        """Takes the tokens of a completed step to their clients, and the step into the log."""
+        seen_ns = batch.end_ns + self.latency.response_ns
+        for request in outputs.first_tokens:
+            self._pending[request].record.first_token_ns = seen_ns
+            self._num_prefill_tokens -= request.num_prompt_tokens
+        if not batch.output.is_empty:
+            self._log_step(batch, outputs)
+        for request in outputs.finished:
+            self._close(request, Outcome.FINISHED, seen_ns)
+
+    def _arrival_ns(self, client: ClientRequest) -> int:
+        latency = self.latency
+        return client.sent_ns + latency.request_ns + round(latency.per_prompt_token_ns * client.num_prompt_tokens)
+
+    def _receive(self, client: ClientRequest, arrival_ns: int) -> None:
+        record = RequestRecord(
+            request_id=client.request_id,
+            class_id=client.class_id,
+            user_id=client.user_id,
+            turn=client.turn,
+            replica=self.replica,
+            queued_ns=client.queued_ns,
+            sent_ns=client.sent_ns,
+            num_prompt_tokens=client.num_prompt_tokens,
+            max_tokens=client.max_tokens,
+            arrival_ns=arrival_ns,
+            attempt=client.attempt,
+        )
+        self.run.requests.append(record)
+        refusal = self._refusal(client)
+        if refusal is not None:
+            record.outcome = refusal
+            record.finish_ns = arrival_ns + self.latency.response_ns
+            self._tell(client, refusal, 0, record.finish_ns)
+            return
+        # 0.32 cuts max_tokens to what the context leaves; the scheduler's own length cap comes to the same.
+        request = Request(
+            client.request_id,
+            client.prompt,
+            client.max_tokens,
+            arrival_ns,
+            client.output_stream,
+            eos_tokens=client.output_tokens,
+            priority=client.priority,
+            class_id=client.class_id,
+        )
+        self._pending[request] = _Pending(client, record)
+        self._num_prefill_tokens += request.num_prompt_tokens
+        if client.timeout_ns is not None:
+            heapq.heappush(self._deadlines, (client.sent_ns + client.timeout_ns, client.request_id, request))
+        self.engine.scheduler.add_request(request)
+
+    def _refusal(self, client: ClientRequest) -> Outcome | None:
+        limits, scheduler = self.limits, self.engine.scheduler
+        total = client.num_prompt_tokens + client.max_tokens
+        if client.num_prompt_tokens >= limits.max_model_len or client.max_tokens > limits.max_model_len:
+            return Outcome.REFUSED
+        if limits.refuse_sum and total > limits.max_model_len:
+            return Outcome.REFUSED
+        num_requests = len(scheduler.running) + len(scheduler.waiting)
+        if limits.max_num_queued_reqs is not None and num_requests + 1 > limits.max_num_queued_reqs:
+            return Outcome.REJECTED
+        if limits.max_num_queued_tokens is not None and self._num_prefill_tokens >= limits.max_num_queued_tokens:
+            return Outcome.REJECTED
+        needed = min(client.num_prompt_tokens + min(client.output_tokens, client.max_tokens), limits.max_model_len)
+        if limits.max_request_tokens is not None and needed - 1 > limits.max_request_tokens:
+            # The last token is never computed, so it needs no slot.
+            return Outcome.NEVER_FITS
+        return None
+
+    def _close(self, request: Request, outcome: Outcome, now_ns: int) -> None:
+        pending = self._pending.pop(request)
+        record = pending.record
+        record.outcome = outcome
+        record.finish_ns = now_ns
+        record.scheduled_ns = request.scheduled_ns
+        record.num_output_tokens = request.num_output_tokens
+        record.num_cached_tokens = max(0, request.num_cached_tokens)
+        record.num_preemptions = request.num_preemptions
+        self._tell(pending.client, outcome, request.num_output_tokens, now_ns)
+
+    def _tell(self, client: ClientRequest, outcome: Outcome, num_output_tokens: int, now_ns: int) -> None:
+        # A timeout is noticed at a step boundary, after later answers may have been seen: tell in order.
+        self._last_done_ns = max(self._last_done_ns, now_ns)
+        self.workload.on_done(client, outcome, num_output_tokens, self._last_done_ns)
+
+    def _log_step(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
+        steps = self.run.steps
+        steps.replica.append(self.replica)
+        steps.start_ns.append(batch.start_ns)
+        steps.end_ns.append(batch.end_ns)
+        steps.num_prefill_tokens.append(batch.num_prefill_tokens)
+        steps.num_decodes.append(batch.num_decodes)
+        steps.num_running.append(batch.num_running)
+        steps.num_waiting.append(batch.num_waiting)
+        steps.num_free_blocks.append(batch.num_free_blocks)
+        steps.num_preempted.append(len(batch.output.preempted))
+        steps.prefix_queries.append(batch.output.num_prefix_queries)
+        steps.prefix_hits.append(batch.output.num_prefix_hits)
+        itl = self.run.itl
+        for (class_id, gap_ns), count in outputs.gaps.items():
+            itl.end_ns.append(batch.end_ns)
+            itl.gap_ns.append(gap_ns)
+            itl.class_id.append(class_id)
+            itl.count.append(count)

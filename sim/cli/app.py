@@ -1,0 +1,41 @@
+"""The command line: which commands there are, and what happens to errors."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sim.cli.check_schedule import check_schedule
+from sim.errors import UserError
+
+app = typer.Typer(
+    name="headcount",
+    help="How many users does this LLM server support?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(name="check-schedule")(check_schedule)
+
+
+@app.callback(invoke_without_command=True)
+def _headcount(
+    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
+) -> None:
+    if version:
+        from sim import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command line; bad input is one line on stderr and exit 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(2)

@@ -1,0 +1,128 @@
+"""The fast path: requests that decode one token a step, advanced together instead of one by one.
+
+Most requests of most steps are in the middle of their answer. Such a request gets exactly one token in every step,
+takes a block when its position crosses a block boundary, and nothing else happens to it. The pool holds these
+requests as they were when they joined; what has happened since is two counters, the steps scheduled and the steps
+completed, added when a request leaves. Everything that is not plain decoding (prefill, the last tokens, preemption,
+aborts) leaves the pool first and goes through the reference scheduler's own code.
+
+A step then costs: the requests at a block boundary (one in `block_size`), the prefilling ones, and the joins and leaves.
+
+Why the result is equal to the reference, token for token and block for block:
+
+- A pooled request misses one token at every `schedule()`, and `max_num_seqs <= max_num_batched_tokens`, so it gets it
+  unless a prefilling request before it in `running` eats the budget; in such a step the pool is emptied.
+- Blocks are taken in the order of `running`: due pooled requests and others are merged by `running_order`.
+- Its full blocks are cached when it leaves. Until then nobody can hit them (only it knows those tokens) and nobody can
+  evict them (it holds them), so the delay cannot be seen.
+- It leaves one token before its last, so that stopping is always seen by the reference's code.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from sim.core.request import Request
+
+
+def running_order(request: Request) -> int:
+    """Sorts requests as they stand in `running`."""
+    return request.running_order
+
+
+class DecodePool:
+    """Requests in steady decoding.
+
+    Attributes:
+        members: each pooled request, with the counters (scheduled, completed) when it joined.
+        num_scheduled: non-empty steps scheduled so far.
+        num_completed: of those, completed.
+        num_completed_at_schedule: how many were completed when the latest was scheduled.
+        classes: pooled requests by user class.
+        context: Σ computed tokens of the pooled requests.
+        last_end_ns: when the last completed step ended; set by the engine, which knows the time.
+    """
+
+    __slots__ = (
+        "_block_size",
+        "_due",
+        "_last_steps",
+        "classes",
+        "context",
+        "last_end_ns",
+        "members",
+        "num_completed",
+        "num_completed_at_schedule",
+        "num_scheduled",
+    )
+
+    def __init__(self, block_size: int) -> None:
+        self.members: dict[Request, tuple[int, int]] = {}
+        self.num_scheduled = 0
+        self.num_completed = 0
+        self.num_completed_at_schedule = 0
+        self.classes: dict[int, int] = {}
+        self.context = 0
+        self.last_end_ns = -1
+        self._block_size = block_size
+        # A request whose next token begins a block in step s stands in _due[s % block_size], in running order.
+        self._due: list[list[Request]] = [[] for _ in range(block_size)]
+        self._last_steps: dict[int, list[Request]] = {}  # by the completion after which a request must leave
+
+    def join(self, request: Request, num_tokens_left: int) -> None:
+        """Takes in a request that will decode in every step from the next one on.
+
+        Args:
+            request: running, one token short of its known tokens.
+            num_tokens_left: output tokens still to come, at least two.
+        """
+        self.members[request] = (self.num_scheduled, self.num_completed)
+        self.classes[request.class_id] = self.classes.get(request.class_id, 0) + 1
+        self.context += request.num_computed_tokens
+        insort(self._due[self._boundary(request, self.num_scheduled)], request, key=running_order)
+        self._last_steps.setdefault(self.num_completed + num_tokens_left - 1, []).append(request)
+
+    def leave(self, request: Request) -> None:
+        """Gives a request back, brought up to date but for its cached blocks."""
+        scheduled, completed = self.members.pop(request)
+        num_scheduled = self.num_scheduled - scheduled
+        num_completed = self.num_completed - completed
+        self._due[self._boundary(request, scheduled)].remove(request)
+        request.num_computed_tokens += num_scheduled
+        request.num_output_tokens += num_completed
+        request.num_tokens += num_completed
+        request.num_in_flight_tokens += num_scheduled - num_completed
+        request.last_token_ns = self.last_end_ns
+        self.context -= request.num_computed_tokens
+        left = self.classes[request.class_id] - 1
+        if left:
+            self.classes[request.class_id] = left
+        else:
+            del self.classes[request.class_id]
+
+    def num_cacheable_tokens(self, request: Request) -> int:
+        """Returns how many tokens of a request that just left the reference would have cached by now.
+
+        That is all tokens known when the latest step was scheduled, or, with a step completed since, all but the newest.
+        """
+        return request.num_tokens - (self.num_completed > self.num_completed_at_schedule)
+
+    def due(self) -> list[Request]:
+        """Returns the requests whose next token begins a block, in running order."""
+        return self._due[(self.num_scheduled + 1) % self._block_size]
+
+    def advance(self) -> None:
+        """Counts a step in which every pooled request was scheduled."""
+        self.num_scheduled += 1
+        self.num_completed_at_schedule = self.num_completed
+        self.context += len(self.members)
+
+    def complete(self) -> list[Request]:
+        """Counts a completed step; returns the requests that are now one token before their last."""
+        self.num_completed += 1
+        leaving = self._last_steps.pop(self.num_completed, ())
+        return [request for request in leaving if request in self.members]
+
+    def _boundary(self, request: Request, scheduled: int) -> int:
+        """Returns in which steps (modulo the block size) the request's token begins a block."""
+        return (scheduled + 1 - request.num_computed_tokens) % self._block_size

@@ -1,0 +1,198 @@
+"""The scheduler with a decode pool: the same schedules as the reference, at a fraction of the work a step.
+
+`decode_pool.py` says why they are the same. Precondition: one full-attention KV cache group.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable
+
+from sim.core.config import CacheConfig, SchedulerConfig
+from sim.core.decode_pool import DecodePool, running_order
+from sim.core.kv_cache_interface import FullAttentionSpec
+from sim.core.output import SchedulerOutput
+from sim.core.request import Request, RequestStatus
+from sim.core.scheduler import Scheduler
+
+
+class FastScheduler(Scheduler):
+    """A `Scheduler` that advances steadily decoding requests together.
+
+    Args:
+        scheduler_config: limits of a step.
+        cache_config: the pool of KV blocks; one full-attention group.
+    """
+
+    def __init__(self, scheduler_config: SchedulerConfig, cache_config: CacheConfig) -> None:
+        assert self.is_applicable(cache_config), "the fast path needs one full-attention KV cache group"
+        super().__init__(scheduler_config, cache_config)
+        self.pool = DecodePool(cache_config.block_size)
+        self._block_tables = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+        self._loose: list[Request] = []  # running requests that are not pooled, in running order
+        self._in_flight: deque[SchedulerOutput] = deque()  # non-empty steps, scheduled and not completed
+
+    @staticmethod
+    def is_applicable(cache_config: CacheConfig) -> bool:
+        """Returns whether the fast path can serve this KV cache."""
+        return cache_config.kv_cache_groups == (FullAttentionSpec(),)
+
+    def schedule(self) -> SchedulerOutput:
+        """Decides the next step."""
+        output = super().schedule()
+        if not output.is_empty:
+            self.pool.advance()
+            self._in_flight.append(output)
+        return output
+
+    def update_from_output(self, output: SchedulerOutput) -> list[tuple[Request, bool]]:
+        """Takes in the tokens of a completed step; returns those of requests that are not pooled."""
+        if output.is_empty:
+            return []
+        assert self._in_flight.popleft() is output, "steps complete in the order in which they were scheduled"
+        if len(output.num_scheduled_tokens) > 1:
+            # Requests that left the pool since were added at the end.
+            output.num_scheduled_tokens = dict(
+                sorted(output.num_scheduled_tokens.items(), key=lambda item: item[0].running_order)
+            )
+        tokens = super().update_from_output(output)
+        for request in self.pool.complete():
+            if request in self.pool.members:
+                self._leave_pool(request)
+        for request, stopped in tokens:
+            if not stopped and self._decodes_steadily(request):
+                self._join_pool(request)
+        return tokens
+
+    def abort_requests(self, requests: list[Request]) -> None:
+        """Ends requests whose client gave up."""
+        for request in requests:
+            if request in self.pool.members:
+                self._leave_pool(request)
+        super().abort_requests(requests)
+
+    def scheduled_tokens(self, output: SchedulerOutput) -> list[tuple[Request, int]]:
+        """Lists the tokens of each scheduled request, in scheduling order; to be asked right after `schedule()`."""
+        tokens = [*output.num_scheduled_tokens.items(), *((request, 1) for request in self.pool.members)]
+        return sorted(tokens, key=lambda item: item[0].running_order)
+
+    def _schedule_running(self, output: SchedulerOutput, threshold: int) -> int:
+        """Gives every pooled request a token, and the others what they miss. Returns the budget left."""
+        pool = self.pool
+        if pool.members and self._needs_reference(threshold):
+            self._empty_pool()
+        if not pool.members:
+            return super()._schedule_running(output, threshold)
+        token_budget = self._schedule_beside_pool(output, threshold)
+        output.pooled_classes = dict(pool.classes)
+        output.pooled_context = pool.context
+        return token_budget
+
+    def _needs_reference(self, threshold: int) -> bool:
+        """Returns whether this step may starve a pooled request of budget, or preempt by priority."""
+        pool, loose = self.pool, self._loose
+        if self.config.policy == "priority":
+            num_free_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
+            if len(pool.due()) + self._num_loose_blocks(threshold) > num_free_blocks:
+                return True
+        if not loose or self.running[-len(loose)] is loose[0]:
+            return False  # all pooled requests come first
+        budget = self.config.max_num_batched_tokens
+        return len(pool.members) + sum(self._num_new_tokens(r, threshold, budget) for r in loose) > budget
+
+    def _num_loose_blocks(self, threshold: int) -> int:
+        """Returns the blocks that the requests outside the pool can take in this step, at most."""
+        block_size, budget = self.kv_cache_manager.block_size, self.config.max_num_batched_tokens
+        return sum(self._num_new_tokens(r, threshold, budget) // block_size + 1 for r in self._loose)
+
+    def _schedule_beside_pool(self, output: SchedulerOutput, threshold: int) -> int:
+        """Takes blocks for due pooled requests and schedules the others, merged in running order."""
+        pool, manager = self.pool, self.kv_cache_manager
+        token_budget = self.config.max_num_batched_tokens - len(pool.members)
+        due: Iterable[Request] = pool.due()
+        for request in sorted([*due, *self._loose], key=running_order) if self._loose else list(due):
+            if request.status != RequestStatus.RUNNING:
+                continue  # preempted for one before it
+            if request in pool.members:
+                while not manager.block_pool.get_num_free_blocks():
+                    if self._preempt_last(output) is request:
+                        return token_budget
+                blocks = manager.block_pool.get_new_blocks(1)
+                self._block_tables[request] += blocks
+                output.new_blocks[request] = (blocks,)
+                continue
+            num_new_tokens = self._num_new_tokens(request, threshold, token_budget)
+            if num_new_tokens == 0:
+                continue
+            new_blocks = manager.allocate_slots(request, num_new_tokens)
+            while new_blocks is None:
+                if self._preempt_last(output) is request:
+                    return token_budget
+                new_blocks = manager.allocate_slots(request, num_new_tokens)
+            output.num_scheduled_tokens[request] = num_new_tokens
+            if any(new_blocks):
+                output.new_blocks[request] = new_blocks
+            token_budget -= num_new_tokens
+        return token_budget
+
+    def _preempt_last(self, output: SchedulerOutput) -> Request:
+        victim, _ = self._pop_victim()
+        self._preempt_request(victim)
+        output.preempted.append(victim)
+        return victim
+
+    def _pop_victim(self) -> tuple[Request, int]:
+        victim, index = super()._pop_victim()
+        if victim in self.pool.members:
+            self._leave_pool(victim)
+        self._loose.remove(victim)
+        return victim, index
+
+    def _enter_running(self, request: Request) -> None:
+        super()._enter_running(request)
+        self._loose.append(request)
+
+    def _leave_queue(self, request: Request) -> None:
+        if request.status == RequestStatus.RUNNING:
+            self._loose.remove(request)
+        super()._leave_queue(request)
+
+    def _decodes_steadily(self, request: Request) -> bool:
+        """Returns whether the request gets one token in every step from now on, two at least."""
+        placeholders = request.num_output_placeholders
+        return (
+            request.status == RequestStatus.RUNNING
+            and request.num_tokens + placeholders - request.num_computed_tokens == 1
+            and self._num_tokens_left(request) > 1
+            and all(output.num_scheduled_tokens.get(request) == 1 for output in self._in_flight)
+            and (placeholders == len(self._in_flight) or not self.config.async_scheduling)
+        )
+
+    def _num_tokens_left(self, request: Request) -> int:
+        """Returns how many output tokens are still to come."""
+        most = min(request.eos_tokens, self.config.max_model_len - request.num_prompt_tokens)
+        return most - request.num_output_tokens
+
+    def _join_pool(self, request: Request) -> None:
+        self._loose.remove(request)
+        self.pool.join(request, self._num_tokens_left(request))
+        for output in self._in_flight:
+            del output.num_scheduled_tokens[request]
+            output.pooled_classes[request.class_id] = output.pooled_classes.get(request.class_id, 0) + 1
+
+    def _leave_pool(self, request: Request) -> None:
+        """Gives a request back to the reference's code: its counters, its blocks, its place in steps in flight."""
+        num_in_flight_before = request.num_in_flight_tokens
+        self.pool.leave(request)
+        if self.config.async_scheduling:
+            request.num_output_placeholders += request.num_in_flight_tokens - num_in_flight_before
+        insort(self._loose, request, key=running_order)
+        for output in self._in_flight:
+            output.num_scheduled_tokens[request] = 1
+            output.pooled_classes[request.class_id] -= 1
+        self.kv_cache_manager.cache_blocks(request, self.pool.num_cacheable_tokens(request))
+
+    def _empty_pool(self) -> None:
+        for request in list(self.pool.members):
+            self._leave_pool(request)
