@@ -1,0 +1,88 @@
+"""The distributions of lengths and times, as samplers on plain values.
+
+Each function returns a sampler: given a generator and n, it draws n values as float64. `tokens` and `nanoseconds` make
+whole numbers of them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from sim.workload.random import IntSampler, Sampler
+
+_Z95 = 1.6448536269514722  # the 95th percentile of the standard normal
+
+
+def fixed(value: float) -> Sampler:
+    """Always `value`."""
+    return lambda _generator, n: np.full(n, value, dtype=np.float64)
+
+
+def uniform(low: float, high: float) -> Sampler:
+    """Uniform between `low` and `high`."""
+    return lambda generator, n: generator.uniform(low, high, n)
+
+
+def uniform_integers(low: float, high: float) -> Sampler:
+    """Uniform over the whole numbers from `low` to `high`, both included."""
+    first = round(low)
+    last = max(first, round(high))
+    return lambda generator, n: generator.integers(first, last + 1, n).astype(np.float64)
+
+
+def uniform_ratio_bounds(mean: float, ratio: float) -> tuple[int, int]:
+    """Returns the lowest and highest length of `vllm bench serve --random-range-ratio`.
+
+    Its rule (vllm/benchmarks/datasets, release 0.32): whole numbers from floor(mean·(1 − ratio)) to
+    ceil(mean·(1 + ratio)), both included; a length is at least 1.
+    """
+    return max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio)))
+
+
+def normal(mean: float, std: float, minimum: float = -math.inf) -> Sampler:
+    """Normal; what falls below `minimum` is set to it."""
+    return lambda generator, n: np.maximum(generator.normal(mean, std, n), minimum)
+
+
+def lognormal(median: float, p95: float, maximum: float = math.inf) -> Sampler:
+    """Lognormal with this median and 95th percentile; what exceeds `maximum` is set to it."""
+    mu = math.log(median)
+    sigma = (math.log(p95) - mu) / _Z95
+    return lambda generator, n: np.minimum(generator.lognormal(mu, sigma, n), maximum)
+
+
+def exponential(mean: float) -> Sampler:
+    """Exponential."""
+    return lambda generator, n: generator.exponential(mean, n)
+
+
+def geometric(mean: float, maximum: float = math.inf) -> Sampler:
+    """Geometric on 1, 2, 3, … with this mean (≥ 1); what exceeds `maximum` is set to it."""
+    return lambda generator, n: np.minimum(generator.geometric(1 / mean, n).astype(np.float64), maximum)
+
+
+def empirical(values: NDArray[np.float64]) -> Sampler:
+    """One of the given values, each equally likely, drawn with replacement."""
+    return lambda generator, n: values[generator.integers(0, len(values), n)]
+
+
+def tokens(sampler: Sampler) -> IntSampler:
+    """Rounds to whole tokens, at least one."""
+
+    def draw(generator: Generator, n: int) -> NDArray[np.int64]:
+        return np.maximum(np.rint(sampler(generator, n)), 1.0).astype(np.int64)
+
+    return draw
+
+
+def nanoseconds(sampler: Sampler) -> IntSampler:
+    """Rounds seconds to whole nanoseconds, never negative."""
+
+    def draw(generator: Generator, n: int) -> NDArray[np.int64]:
+        return np.maximum(np.rint(sampler(generator, n) * 1e9), 0.0).astype(np.int64)
+
+    return draw
