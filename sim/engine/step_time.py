@@ -1,13 +1,19 @@
 """What a step costs: the composition of a batch, and the models that price it.
 
 `Batch` is all that a step-time model may look at. `StepTimeModel` is the protocol; the analytical roofline is in
-`roofline.py`, the fitted profile in `fitted.py`.
+`roofline.py`, the fitted profile in `fitted.py`, recorded durations and the oracle's linear cost in `recorded.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+STEP_PARTS = ("gemm", "attention", "kv_reads", "sequences", "collectives", "host")
+"""What a step's time is split into, where a model can: weights and matrix products, attention over prompt chunks,
+reads of cached keys and values, what each sequence costs by itself (sampling, output), all-reduces, the host's part
+that is not hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,19 @@ class Batch:
     def num_tokens(self) -> int:
         """All tokens of the step."""
         return self.num_prefill_tokens + self.num_decodes
+
+    @classmethod
+    def of(cls, decode_contexts: Sequence[int] = (), chunks: Sequence[tuple[int, int]] = ()) -> Batch:
+        """Returns the batch of decodes with these contexts and chunks of these (tokens, context)."""
+        return cls(
+            num_requests=len(decode_contexts) + len(chunks),
+            num_prefill_tokens=sum(q for q, _ in chunks),
+            num_decodes=len(decode_contexts),
+            attention_pairs=sum(q * ctx + q * (q + 1) // 2 for q, ctx in chunks),
+            decode_context=sum(decode_contexts),
+            chunk_context=sum(ctx for _, ctx in chunks),
+            chunks=tuple(chunks),
+        )
 
 
 class StepTimeModel(Protocol):
