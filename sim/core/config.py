@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 
@@ -98,11 +98,5 @@ class CacheConfig:
             raise ValueError(
                 f"prefix_cache_retention_interval ({interval}) must be a multiple of block_size ({self.block_size})"
             )
-        full = [g for g in self.kv_cache_groups if isinstance(g, FullAttentionSpec)]
-        windows = {g.sliding_window for g in self.kv_cache_groups if isinstance(g, SlidingWindowSpec)}
-        only_full = len(full) == len(self.kv_cache_groups)
-        if not self.kv_cache_groups or (only_full and len(full) > 1) or len(windows) > 1:
-            raise ValueError(
-                "kv_cache_groups must be one group, or full-attention groups beside groups of one sliding window, "
-                f"not {self.kv_cache_groups}"
-            )
+        if not self.kv_cache_groups:
+            raise ValueError("kv_cache_groups must hold at least one group")

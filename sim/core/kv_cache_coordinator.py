@@ -32,12 +32,15 @@ class KVCacheCoordinator:
             _get_manager_for_kv_cache_spec(spec, i, self.block_pool, cache_config, scheduler_config)
             for i, spec in enumerate(groups)
         )
-        self._full_groups = tuple(i for i, spec in enumerate(groups) if isinstance(spec, FullAttentionSpec))
-        self._sliding_groups = tuple(i for i, spec in enumerate(groups) if isinstance(spec, SlidingWindowSpec))
-        self._contiguous_blocks_for_hit = max(
-            (spec.contiguous_blocks_for_hit(self.block_size) for spec in groups if isinstance(spec, SlidingWindowSpec)),
-            default=0,
-        )
+        groups_by_spec: dict[KVCacheSpec, list[int]] = {}
+        for i, spec in enumerate(groups):
+            groups_by_spec.setdefault(spec, []).append(i)
+        self._full_groups = groups_by_spec.pop(FullAttentionSpec(), [])
+        self._sliding_groups = [
+            (group_ids, spec.contiguous_blocks_for_hit(self.block_size))
+            for spec, group_ids in groups_by_spec.items()
+            if isinstance(spec, SlidingWindowSpec)
+        ]
 
     def get_num_blocks_to_allocate(
         self,
@@ -90,29 +93,35 @@ class KVCacheCoordinator:
         """Finds the longest cached prefix that suits every group.
 
         Returns:
-            Its blocks in each group, its length in blocks, and the length that full attention alone would hit.
+            Its blocks in each group, its length in blocks, and the longest that any kind of group accepted on the way.
 
-        Full attention sets the bound. A sliding group may lower it, and then full attention is cut to it.
-        With one sliding kind a single pass suffices: what the sliding groups accept, they accept at that length.
+        Full attention sets the bound, since its prefixes are cached whole. Each sliding window accepts a length or
+        lowers it. With several windows that is repeated until none lowers it any more: what one window accepts, it need
+        not accept at the shorter length of another.
         """
         hits: list[Sequence[int]] = [[]] * len(self.single_type_managers)
         num_blocks = max_num_blocks
-        num_full_hit = 0
+        longest = 0
         if self._full_groups:
             found = find_longest_full_attention_hit(block_hashes, num_blocks, self._full_groups, self.block_pool)
-            num_blocks = num_full_hit = len(found[0])
+            num_blocks = longest = len(found[0])
             for group, blocks in zip(self._full_groups, found, strict=True):
                 hits[group] = blocks
-        if self._sliding_groups:
-            found = find_longest_sliding_window_hit(
-                block_hashes, num_blocks, self._sliding_groups, self.block_pool, self._contiguous_blocks_for_hit
-            )
-            num_blocks = len(found[0])
-            for group, blocks in zip(self._sliding_groups, found, strict=True):
-                hits[group] = blocks
-            for group in self._full_groups:
-                hits[group] = hits[group][:num_blocks]
-        return tuple(hits), num_blocks, max(num_full_hit, num_blocks)
+        is_settled = False
+        while not is_settled:
+            bound = num_blocks
+            for groups, num_contiguous_blocks in self._sliding_groups:
+                found = find_longest_sliding_window_hit(
+                    block_hashes, num_blocks, groups, self.block_pool, num_contiguous_blocks
+                )
+                num_blocks = len(found[0])
+                longest = max(longest, num_blocks)
+                for group, blocks in zip(groups, found, strict=True):
+                    hits[group] = blocks
+            is_settled = num_blocks == bound or len(self._sliding_groups) <= 1
+        for group in self._full_groups:
+            hits[group] = hits[group][:num_blocks]
+        return tuple(hits), num_blocks, longest
 
 
 def _get_manager_for_kv_cache_spec(

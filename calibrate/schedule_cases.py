@@ -1,0 +1,453 @@
+"""Random cases for the comparison with the real vLLM scheduler, each from a seed.
+
+A case is what `record_schedule.py` runs on the real engine and `schedule_trace.py` on ours: engine flags, the price of
+a step, and requests. Its kind says what it is about:
+
+    python -m calibrate.schedule_cases --seed 1 --count 40 --out DIR [--kind tight] [--num-requests 12]
+
+Standard library only, so that it also runs where vLLM is installed and nothing else of ours is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec, get_kv_cache_groups
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """A case in the making: the flags, and how its requests are to be drawn."""
+
+    rng: random.Random
+    engine: Json
+    num_requests: int
+    workload: str = "independent"  # or shared, repeated, sessions
+    pool: tuple[float, float] = (3.0, 20.0)  # blocks, in units of what one request of max_model_len needs
+    max_prompt: int = 360  # tokens
+    max_output: int = 56  # tokens
+    num_prefixes: int = 3
+    gap_us: tuple[float, float] = (1_000, 20_000)  # mean time between arrivals
+    burst: int = 1  # requests that arrive at the same time, at most
+    abort_share: float = 0.0
+    num_priorities: int = 1
+    exceed_max_model_len: float = 0.0  # share of requests whose prompt and max_tokens exceed it together
+    requests: list[Json] = field(default_factory=list)
+
+
+Trait = Callable[[_Plan], None]
+
+
+def generate_case(kind: str, seed: int, *, async_scheduling: bool = False, num_requests: int | None = None) -> Json:
+    """Returns the case that a kind and a seed stand for.
+
+    Args:
+        kind: one of `KINDS`.
+        seed: the same seed gives the same case.
+        async_scheduling: whether the engine schedules one step ahead.
+        num_requests: how many requests; None: as many as the kind is meant to have.
+    """
+    mode = "async" if async_scheduling else "sync"
+    rng = random.Random(f"{kind}-{mode}-{seed}")
+    plan = _Plan(rng, _draw_engine(rng), rng.randint(15, 60))
+    for trait in KINDS[kind]:
+        trait(plan)
+    if num_requests is not None:
+        plan.num_requests = num_requests
+    plan.engine["async_scheduling"] = async_scheduling
+    _settle_engine(plan)
+    _draw_requests(plan)
+    return {
+        "name": f"{kind}-{mode}-{seed:06d}",
+        "engine": plan.engine,
+        "cost_us": _draw_cost(rng),
+        "requests": plan.requests,
+    }
+
+
+def random_cases(seed: int, count: int, *, kind: str | None = None, num_requests: int | None = None) -> Iterator[Json]:
+    """Yields cases of all kinds in turn (or of one), synchronous and asynchronous, with seeds that follow `seed`."""
+    kinds = tuple(KINDS) if kind is None else (kind,)
+    for i in range(count):
+        yield generate_case(
+            kinds[i // 2 % len(kinds)], seed * 1_000 + i, async_scheduling=i % 2 == 1, num_requests=num_requests
+        )
+
+
+def _draw_engine(rng: random.Random) -> Json:
+    return {
+        "max_num_seqs": rng.choice([4, 8, 16, 32]),
+        "max_num_batched_tokens": rng.choice([48, 64, 128, 256, 512]),
+        "max_model_len": 1024,
+        "block_size": 16,
+    }
+
+
+def _draw_cost(rng: random.Random) -> Json:
+    if rng.random() < 0.6:
+        return {"base": 2_000, "per_token": 10, "per_seq": 20, "per_1k_context": 100}
+    return {
+        "base": rng.choice([1, 50, 500, 5_000]),
+        "per_token": rng.choice([0, 1, 10, 60]),
+        "per_seq": rng.choice([0, 7, 60]),
+        "per_1k_context": rng.choice([0, 13, 400]),
+    }
+
+
+def _shared(plan: _Plan) -> None:
+    plan.workload = "shared"
+    plan.num_prefixes = plan.rng.randint(2, 4)
+
+
+def _sessions(plan: _Plan) -> None:
+    plan.workload = "sessions"
+    plan.max_prompt = 120
+    plan.pool = (1.0, 5.0)
+
+
+def _tight(plan: _Plan) -> None:
+    plan.pool = (1.0, 1.15)
+    plan.engine["max_model_len"] = plan.rng.randint(20, 60) * plan.engine["block_size"]
+    plan.max_prompt = 150
+    plan.max_output = 120
+    plan.gap_us = (1_000, 6_000)
+    plan.workload = plan.rng.choice(["independent", "shared", "repeated"])
+
+
+def _evict(plan: _Plan) -> None:
+    plan.workload = "shared"
+    plan.num_prefixes = plan.rng.randint(6, 10)
+    plan.pool = (1.0, 1.6)
+    plan.max_output = 30
+    plan.gap_us = (5_000, 25_000)
+
+
+def _bursts(plan: _Plan) -> None:
+    plan.burst = plan.rng.randint(4, 16)
+    plan.gap_us = (5_000, 20_000)
+    plan.workload = plan.rng.choice(["independent", "repeated"])
+    plan.pool = (1.0, 6.0)
+
+
+def _repeat_full(plan: _Plan) -> None:
+    plan.workload = "repeated"
+    plan.max_prompt = 192
+    plan.max_output = 30
+
+
+def _long_prefill(plan: _Plan) -> None:
+    rng, engine = plan.rng, plan.engine
+    engine["max_model_len"] = 4096
+    engine["long_prefill_token_threshold"] = rng.choice([1, 7, 16, 32, 64, 100])
+    engine["long_prefill_token_threshold_adaptive"] = rng.random() < 0.5
+    plan.max_prompt = rng.choice([500, 2_500])
+    plan.num_requests = min(plan.num_requests, 25)
+    plan.pool = (1.0, 4.0)
+
+
+def _no_chunk(plan: _Plan) -> None:
+    engine = plan.engine
+    engine["enable_chunked_prefill"] = False
+    engine["max_model_len"] = min(engine["max_model_len"], 512)
+    engine["max_num_batched_tokens"] = engine["max_model_len"] + plan.rng.choice([0, 0, 1, 188])
+
+
+def _priority(plan: _Plan) -> None:
+    plan.engine["policy"] = "priority"
+    plan.num_priorities = plan.rng.choice([1, 2, 4])
+    plan.gap_us = (1_000, 8_000)
+    if plan.rng.random() < 0.5:
+        _tight(plan)
+
+
+def _no_cache(plan: _Plan) -> None:
+    plan.engine["enable_prefix_caching"] = False
+    plan.pool = plan.rng.choice([(1.0, 1.2), (2.0, 6.0)])
+
+
+def _aborts(plan: _Plan) -> None:
+    plan.abort_share = plan.rng.choice([0.15, 0.4, 0.8])
+    plan.workload = plan.rng.choice(["independent", "shared", "sessions"])
+    plan.pool = plan.rng.choice([(1.0, 1.2), (2.0, 6.0)])
+
+
+def _gates(plan: _Plan) -> None:
+    rng, engine = plan.rng, plan.engine
+    plan.pool = (1.0, 2.0)
+    plan.burst = rng.choice([1, 6])
+    chosen = rng.sample(["watermark", "scheduler_reserve_full_isl", "max_num_active_seqs"], rng.randint(1, 3))
+    if "watermark" in chosen:
+        engine["watermark"] = rng.choice([0.01, 0.05, 0.3, 0.9])
+    if "scheduler_reserve_full_isl" in chosen:
+        engine["scheduler_reserve_full_isl"] = False
+    if "max_num_active_seqs" in chosen:
+        engine["max_num_active_seqs"] = rng.randint(1, engine["max_num_seqs"])
+
+
+def _length_cap(plan: _Plan) -> None:
+    plan.engine["max_model_len"] = plan.rng.choice([64, 100, 128, 200])
+    plan.exceed_max_model_len = 0.6
+    plan.max_prompt = plan.engine["max_model_len"]
+    plan.max_output = 100
+
+
+def _hybrid(plan: _Plan) -> None:
+    rng = plan.rng
+    window = rng.choice([1, 2, 15, 16, 17, 32, 33, 64, 128])
+    plan.engine["kv_layers"] = rng.choice(
+        [
+            [["full", 2], ["sliding", 2, window]],
+            [["full", 2], ["sliding", 4, window]],
+            [["full", 2], ["sliding", 10, window]],
+            [["full", 5], ["sliding", 2, window]],
+            [["sliding", 5, window], ["full", 4]],
+            [["sliding", 3, window]],
+            [["full", 1], ["sliding", 1, window], ["sliding", 2, 2 * window]],
+        ]
+    )
+    plan.workload = rng.choice(["independent", "shared", "repeated", "sessions"])
+    plan.max_prompt = 140
+
+
+def _many_prefixes(plan: _Plan) -> None:
+    plan.num_prefixes = plan.rng.randint(6, 10)
+
+
+def _extremes(plan: _Plan) -> None:
+    """Puts flags at the ends of their ranges, a few at a time."""
+    rng, engine = plan.rng, plan.engine
+    changes: list[Json] = [
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 1, "max_num_batched_tokens": rng.choice([1, 2, 17])},
+        {"max_num_batched_tokens": engine["max_num_seqs"]},
+        {"block_size": rng.choice([1, 2, 4])},
+        {"block_size": rng.choice([8, 32, 64, 128])},
+        {"long_prefill_token_threshold": 1},
+        {"watermark": 0.9},
+        {"max_num_active_seqs": 1},
+        {"max_num_batched_tokens": 4_096, "max_num_seqs": 64},
+    ]
+    for change in rng.sample(changes, rng.randint(1, 3)):
+        engine |= change
+    engine["max_model_len"] = rng.choice([60, 128, 300])
+    plan.max_prompt = rng.choice([40, 300])
+    plan.max_output = rng.choice([1, 5, 60])
+    plan.pool = rng.choice([(1.0, 1.0), (1.0, 1.3), (2.0, 5.0)])
+
+
+def _stress(plan: _Plan) -> None:
+    """Makes a long run under pressure: hundreds of users, small blocks, a pool that never suffices."""
+    rng, engine = plan.rng, plan.engine
+    plan.num_requests = rng.randint(600, 1_500)
+    engine["block_size"] = rng.choice([1, 2, 4, 8, 16])
+    engine["max_num_seqs"] = rng.choice([8, 16, 24, 48])
+    engine["max_num_batched_tokens"] = rng.choice([48, 64, 100, 160])
+    engine["max_model_len"] = rng.choice([128, 200, 256])
+    plan.workload = rng.choice(["sessions", "sessions", "shared", "repeated"])
+    plan.num_prefixes = rng.randint(4, 8)
+    plan.pool = (1.0, 3.0)
+    plan.max_prompt = rng.choice([40, 80])
+    plan.max_output = rng.choice([30, 60])
+    plan.gap_us = (3_000, 12_000)
+    plan.abort_share = rng.choice([0.0, 0.03, 0.1])
+
+
+def _mixed(plan: _Plan) -> None:
+    """Combines traits at random."""
+    rng = plan.rng
+    plan.engine["block_size"] = rng.choice([1, 2, 4, 8, 16, 16, 32])
+    traits = [_shared, _sessions, _tight, _evict, _bursts, _repeat_full, _long_prefill, _no_chunk, _priority, _no_cache]
+    traits += [_aborts, _gates, _length_cap, _hybrid, _hybrid, _extremes]
+    for trait in rng.sample(traits, rng.randint(2, 5)):
+        trait(plan)
+    if rng.random() < 0.3:
+        plan.abort_share = max(plan.abort_share, 0.2)
+
+
+KINDS: dict[str, tuple[Trait, ...]] = {
+    "basic": (),
+    "shared_prefix": (_shared,),
+    "sessions": (_sessions,),
+    "tight": (_tight,),
+    "evict": (_evict,),
+    "bursts": (_bursts,),
+    "repeat_full": (_repeat_full,),
+    "long_prefill": (_long_prefill,),
+    "no_chunk": (_no_chunk,),
+    "priority": (_priority,),
+    "no_cache": (_no_cache,),
+    "aborts": (_aborts,),
+    "gates": (_gates,),
+    "length_cap": (_length_cap,),
+    "hybrid": (_hybrid, _many_prefixes),
+    "hybrid_tight": (_tight, _hybrid),
+    "extremes": (_extremes,),
+    "mixed": (_mixed,),
+    "stress": (_stress,),
+    "stress_mixed": (_stress, _mixed),
+}
+"""What a case can be about. The first sixteen are the kinds the scheduler was first compared on."""
+
+
+def _settle_engine(plan: _Plan) -> None:
+    """Brings the flags into what vLLM accepts, and sizes the pool: it must hold one request of max_model_len."""
+    engine = plan.engine
+    engine["max_num_batched_tokens"] = max(engine["max_num_batched_tokens"], engine["max_num_seqs"])
+    if not engine.get("enable_chunked_prefill", True):
+        engine["max_num_batched_tokens"] = max(engine["max_num_batched_tokens"], engine["max_model_len"])
+    if "max_num_active_seqs" in engine:
+        engine["max_num_active_seqs"] = min(engine["max_num_active_seqs"], engine["max_num_seqs"])
+    if "long_prefill_token_threshold" in engine:
+        engine["long_prefill_token_threshold"] = min(engine["long_prefill_token_threshold"], engine["max_model_len"])
+    engine["num_gpu_blocks"] = 1 + int(_blocks_of_longest_request(engine) * plan.rng.uniform(*plan.pool))
+
+
+def _blocks_of_longest_request(engine: Json) -> int:
+    """Returns the blocks vLLM wants for a request of max_model_len, over all KV cache groups."""
+    block_size, max_model_len = engine["block_size"], engine["max_model_len"]
+    in_flight = engine["max_num_batched_tokens"] * (2 if engine["async_scheduling"] else 1)
+    layers: list[tuple[KVCacheSpec, int]] = [
+        (SlidingWindowSpec(layer[2]) if layer[0] == "sliding" else FullAttentionSpec(), layer[1])
+        for layer in engine.get("kv_layers", [["full", 1]])
+    ]
+    return sum(
+        group.max_admission_blocks_per_request(in_flight, max_model_len, block_size)
+        if isinstance(group, SlidingWindowSpec)
+        else -(-max_model_len // block_size)
+        for group in get_kv_cache_groups(layers)
+    )
+
+
+def _draw_requests(plan: _Plan) -> None:
+    if plan.workload == "sessions":
+        _draw_sessions(plan)
+    else:
+        _draw_single_requests(plan)
+    _draw_aborts(plan)
+
+
+def _arrivals(plan: _Plan) -> Iterator[int]:
+    """Yields times of arrival in microseconds: exponential gaps, several at the same time where there are bursts."""
+    rng = plan.rng
+    mean_us = rng.uniform(*plan.gap_us)
+    now = 0.0
+    while True:
+        size = rng.randint(1, plan.burst)
+        now += rng.expovariate(1 / (mean_us * size)) if rng.random() < 0.97 else 0
+        for _ in range(size):
+            yield int(now)
+
+
+def _draw_single_requests(plan: _Plan) -> None:
+    rng = plan.rng
+    longest = plan.engine["max_model_len"] - 1
+    prefixes = [[1_000 + i, min(_draw_length(plan, 250), longest)] for i in range(plan.num_prefixes)]
+    repeated = [[[2_000 + i, _draw_length(plan, plan.max_prompt)]] for i in range(plan.num_prefixes + 2)]
+    for i, arrival_us in zip(range(plan.num_requests), _arrivals(plan), strict=False):
+        prompt = [[i, _draw_length(plan, plan.max_prompt)]]
+        if plan.workload == "repeated" and rng.random() < 0.8:
+            prompt = rng.choice(repeated)
+        elif plan.workload == "shared" and rng.random() < 0.9:
+            prefix = rng.choice(prefixes)
+            own = min(_draw_length(plan, 60), longest - prefix[1])
+            prompt = [prefix, [i, own]] if own > 0 and rng.random() < 0.9 else [prefix]
+        _add_request(plan, f"r{i}", prompt, _num_tokens(prompt), {"arrival_us": arrival_us})
+
+
+def _draw_sessions(plan: _Plan) -> None:
+    """Draws users who send turns, each with all that was said before; now and then one turn has two answers."""
+    rng = plan.rng
+    longest = plan.engine["max_model_len"] - 1
+    systems = [[5_000 + i, min(_draw_length(plan, 100), longest // 2)] for i in range(plan.num_prefixes)]
+    arrivals = _arrivals(plan)
+    user = 0
+    while len(plan.requests) < plan.num_requests:
+        prompt: list[list[Any]] = [rng.choice(systems)]
+        num_tokens = prompt[0][1]
+        when: Json = {"arrival_us": next(arrivals)}
+        for turn in range(rng.randint(1, 6)):
+            own = _draw_length(plan, plan.max_prompt)
+            if num_tokens + own > longest:
+                break
+            prompt = [*prompt, [10_000 + 10 * user + turn, own]]
+            num_tokens += own
+            name = f"u{user}t{turn}"
+            max_tokens = _add_request(plan, name, prompt, num_tokens, when)
+            if rng.random() < 0.05:
+                _add_request(plan, f"{name}b", prompt, num_tokens, when)
+            when = {"after": [name, rng.choice([0, 0, 1, 1_000, 20_000, 100_000])]}
+            prompt = [*prompt, ["out", name]]
+            num_tokens += min(max_tokens, longest + 1 - num_tokens)
+        user += 1
+
+
+def _draw_length(plan: _Plan, most: int) -> int:
+    """Returns a prompt length, from 1 to what max_model_len leaves: often at or beside a multiple of the block size."""
+    rng, engine = plan.rng, plan.engine
+    most = min(most, engine["max_model_len"] - 1)
+    length = rng.randint(1, most)
+    near = rng.random()
+    if near < 0.35:
+        length = length // engine["block_size"] * engine["block_size"] + rng.choice([-1, 0, 0, 1])
+    elif near < 0.45:
+        length = engine["max_num_batched_tokens"] * rng.randint(1, 2) + rng.choice([-1, 0, 1])
+    elif near < 0.5:
+        length = most
+    return max(1, min(length, most))
+
+
+def _num_tokens(prompt: list[list[int]]) -> int:
+    return sum(length for _, length in prompt)
+
+
+def _add_request(plan: _Plan, name: str, prompt: list[list[Any]], num_tokens: int, when: Json) -> int:
+    """Adds a request; returns its max_tokens."""
+    rng = plan.rng
+    max_tokens = 1 if rng.random() < 0.08 else rng.randint(1, plan.max_output)
+    if rng.random() >= plan.exceed_max_model_len:
+        max_tokens = max(1, min(max_tokens, plan.engine["max_model_len"] - num_tokens))
+    request: Json = {"id": name, "prompt": prompt, "max_tokens": max_tokens} | when
+    if plan.num_priorities > 1:
+        request["priority"] = rng.randrange(plan.num_priorities)
+    plan.requests.append(request)
+    return max_tokens
+
+
+def _draw_aborts(plan: _Plan) -> None:
+    """Lets clients give up: at once, a while after they arrived, or many at the same moment."""
+    rng = plan.rng
+    last_us = max((r.get("arrival_us", 0) for r in plan.requests), default=0)
+    grid_us = rng.choice([1, 5_000, 40_000])
+    for request in plan.requests:
+        if rng.random() < plan.abort_share:
+            start_us = request.get("arrival_us", rng.randint(0, last_us + 1))
+            wait_us = rng.choice([0, 1, 3_000, rng.randint(0, 20_000), rng.randint(0, 300_000)])
+            request["abort_us"] = -(-(start_us + wait_us) // grid_us) * grid_us
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes random cases as JSON files."""
+    parser = argparse.ArgumentParser(description="Writes random scheduler cases, one JSON file each.")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kind", choices=tuple(KINDS))
+    parser.add_argument("--num-requests", type=int)
+    args = parser.parse_args(arguments)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for case in random_cases(args.seed, args.count, kind=args.kind, num_requests=args.num_requests):
+        (args.out / f"{case['name']}.json").write_text(json.dumps(case) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
