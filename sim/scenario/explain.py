@@ -77,7 +77,8 @@ def _explain_one(detail: ErrorDetails, path: Path, model: type[Part]) -> Iterato
         case "string_too_short":
             yield path, "must not be empty", False
         case "too_short":
-            yield path, "the list must not be empty", False
+            if not given:  # pydantic says it of a list whose items are all wrong, too
+                yield path, "the list must not be empty", False
         case _:
             yield path, f"{detail['msg']}; got {show(given)}", False
 

@@ -124,6 +124,10 @@ class _Draft:
         for length in range(len(path), 0, -1):
             if path[:length] in self.origins:
                 return self._at_origin(self.origins[path[:length]], path, message)
+        beyond = path[: self.source.depth(path) + 1]  # the first key that the file does not have
+        for changed, origin in self.origins.items():
+            if changed[: len(beyond)] == beyond:
+                return self._at_origin(origin, path, message)
         return self.source.problem(path, message, at_key=at_key)
 
     def scenario(self, folder: FilePath) -> Scenario:

@@ -16,6 +16,7 @@ from sim.scenario.units import format_duration, parse_duration, parse_share
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 _GOODPUT_BOUNDS = ("ttft", "tpot", "e2el")  # the keys of `vllm bench serve --goodput`
 _UNITS = {"preemptions": "", "output_throughput": "tok/s", "request_throughput": "req/s"}
+_MORE_IS_BETTER = ("goodput", "output_throughput", "request_throughput")
 METRICS = (*LATENCIES, "errors", "goodput", "duration", *_UNITS)
 
 Metric = Literal[
@@ -118,8 +119,7 @@ def parse_objective(text: Any) -> dict[str, Any]:
     if match is None:
         raise ValueError(f"not an objective; got {text!r}; {_EXAMPLE}")
     metric, stat = _metric(match["name"], match["stat"], text)
-    if match["op"] not in ("<=", ">="):
-        raise ValueError(f"an objective compares with <= or >=; got {match['op']!r}")
+    _check_op(metric, match["op"], match["bound"])
     fields: dict[str, Any] = {"metric": metric, "op": match["op"], "value": _value(metric, match["bound"].strip())}
     fields.update(_statistic(metric, stat))
     if match["only"] is not None:
@@ -140,6 +140,16 @@ def _metric(name: str, stat: str | None, text: str) -> tuple[str, str | None]:
     close = difflib.get_close_matches(name, METRICS, n=1)
     cure = f"did you mean '{close[0]}'?" if close else f"metrics: {', '.join(METRICS)}"
     raise ValueError(f"unknown metric {name!r}; {cure}")
+
+
+def _check_op(metric: str, op: str, bound: str) -> None:
+    """A measure is bounded on its bad side, so that an objective holds at small loads and breaks at large ones."""
+    if op not in ("<=", ">="):
+        raise ValueError(f"an objective compares with <= or >=; got {op!r}")
+    good = ">=" if metric in _MORE_IS_BETTER else "<="
+    if op != good:
+        side = "below" if good == ">=" else "above"
+        raise ValueError(f"{metric} is bounded from {side}; got {op!r}; write {good} {bound}")
 
 
 def _statistic(metric: str, stat: str | None) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Server(Part):
     @classmethod
     def _quoted(cls, version: Any) -> Any:
         if isinstance(version, int | float) and not isinstance(version, bool):
-            raise ValueError(f'a version is text (0.30 is not 0.3); got {version}; put it in quotes: "{version}"')
+            raise ValueError(f'a version is text (0.30 is not 0.3); got {version}; put it in quotes, as in "0.32"')
         return version
 
     @property

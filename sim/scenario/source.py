@@ -62,6 +62,16 @@ class Source:
                 mark = key.start_mark
         return mark.line + 1, mark.column + 1
 
+    def depth(self, path: Path) -> int:
+        """Returns how many parts of `path` are in the file."""
+        value: Any = self.data
+        for depth, part in enumerate(path):
+            known: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+            if part not in known:
+                return depth
+            value = value[part]
+        return len(path)
+
     def problem(self, path: Path, message: str, *, at_key: bool = False) -> Problem:
         """Returns a problem of the value at `path`, or of its key."""
         line, column = self.locate(path, at_key=at_key)
@@ -161,9 +171,8 @@ def _compose(text: str, file: str) -> Node | None:
         raise ScenarioError([Problem(f"{file}:{line}:{column}", "", message)]) from None
     except RecursionError:
         raise ScenarioError([Problem(f"{file}:1:1", "", "not a scenario: nested too deeply")]) from None
-    except (YAMLError, TypeError) as error:  # TypeError: a list or mapping used as a key
-        reason = "a list or a mapping cannot be a key" if isinstance(error, TypeError) else str(error).splitlines()[0]
-        raise ScenarioError([Problem(f"{file}:1:1", "", f"not valid YAML: {reason}")]) from None
+    except YAMLError as error:
+        raise ScenarioError([Problem(f"{file}:1:1", "", f"not valid YAML: {str(error).splitlines()[0]}")]) from None
     return root
 
 
@@ -187,7 +196,7 @@ def _faults(node: Node, path: Path, file: str, done: dict[int, bool]) -> Iterato
         for key, value in node.value:
             where = (*path, str(key.value))
             if key.tag not in _TEXT:
-                yield _at(key, file, dotted(path), f"a key is text; got {key.value or 'nothing'}")
+                yield _at(key, file, dotted(path), f"a key is text; got {_kind(key)}")
             elif key.value in first:
                 line = first[key.value].start_mark.line + 1
                 yield _at(key, file, dotted(where), f"duplicate key; first given in line {line}")
@@ -226,4 +235,6 @@ def _child(node: Node, part: str | int) -> tuple[Node, Node] | None:
 
 
 def _kind(node: Node) -> str:
-    return "a list" if isinstance(node, SequenceNode) else f"the text {node.value!r}"
+    if isinstance(node, MappingNode | SequenceNode):
+        return "a mapping" if isinstance(node, MappingNode) else "a list"
+    return f"the text {node.value!r}" if node.tag in _TEXT else str(node.value or "nothing")

@@ -99,6 +99,8 @@ def _parse(value: Any, units: dict[str, Any], *, what: str, example: str) -> flo
     if match is None:
         raise ValueError(f"{what} is a number with a unit; got {value!r}; {cure}")
     number, unit = match.groups()
+    if math.isinf(float(number)):
+        raise ValueError(f"{what} must be finite; got {value!r}")
     if unit in units:
         return float(number) * float(units[unit])
     if not unit:
