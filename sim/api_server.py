@@ -60,6 +60,7 @@ class ApiServer:
         workload: Workload,
         engine: EngineCore,
         run: RunRecord,
+        *,
         limits: AdmissionLimits,
         latency: ClientLatency,
         replica: int = 0,

@@ -4,7 +4,7 @@ Most requests of most steps are in the middle of their answer. Such a request ge
 takes a block when its position crosses a block boundary, and nothing else happens to it. The pool holds these
 requests as they were when they joined; what has happened since is two counters, the steps scheduled and the steps
 completed, added when a request leaves. Everything that is not plain decoding (prefill, the last tokens, preemption,
-aborts) leaves the pool first and goes through the reference scheduler's own code.
+aborts) leaves the pool first and goes through the reference's own code.
 
 A step then costs: the requests at a block boundary (one in `block_size`), the prefilling ones, and the joins and leaves.
 
@@ -103,7 +103,7 @@ class DecodePool:
     def num_cacheable_tokens(self, request: Request) -> int:
         """Returns how many tokens of a request that just left the reference would have cached by now.
 
-        That is all tokens known when the latest step was scheduled, or, with a step completed since, all but the newest.
+        All that were known when the latest step was scheduled: with a step completed since, all but the newest.
         """
         return request.num_tokens - (self.num_completed > self.num_completed_at_schedule)
 

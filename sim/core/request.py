@@ -32,7 +32,7 @@ class Request:
         prompt: segments `(stream, length)`, at least one token in all.
         max_tokens: output tokens at most, as sent to the API.
         arrival_time: nanoseconds; orders requests of one priority.
-        output_stream: names the stream of the tokens this request will generate.
+        output_stream: names the stream of the tokens this request will generate; streams are numbered from 0.
         eos_tokens: outputs after which the model ends by itself; None: never before max_tokens.
         priority: lower goes first (policy `priority` only).
         class_id: the user class, for statistics; not vLLM's.
@@ -78,6 +78,8 @@ class Request:
         priority: int = 0,
         class_id: int = 0,
     ) -> None:
+        # Python hashes -1 and -2 alike, so negative streams could make different blocks look equal.
+        assert output_stream >= 0 and all(stream >= 0 for stream, _ in prompt), "token streams are numbered from 0"
         self.request_id = request_id
         self.prompt = prompt
         self.num_prompt_tokens = sum(length for _, length in prompt)
