@@ -1,0 +1,170 @@
+"""From a scenario's server to an engine that can run: memory, flags, KV blocks, step times, admission limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.api_server import AdmissionLimits
+from sim.core.config import CacheConfig, SchedulerConfig
+from sim.engine.profile import Profile, load_profile, profile_mismatches
+from sim.engine.roofline import Roofline
+from sim.engine.step_time import ClientLatency, StepTimeModel
+from sim.errors import UserError
+from sim.hardware import Gpu, find_gpu
+from sim.memory import EngineFlags, MemoryBudget, MemoryOverrides, ResolvedFlags, ServerSpec, memory_budget
+from sim.memory.version import parse_version
+from sim.models import ModelSpec, find_model
+from sim.scenario.model import Scenario, Server
+
+MAX_TOKENS_CUT = (0, 32, 0)
+"""max_tokens is cut to what the context leaves: 0.20 still answers 400 (issue 42474), 0.32 cuts (its source)."""
+
+SPARSE_RETENTION = (0, 32, 0)
+"""Sliding-window groups cache only the tails that hits can end at (0.32's source); releases before cache every block."""
+
+ANALYTICAL = "analytical"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One server, ready to be simulated.
+
+    Attributes:
+        model: what is served.
+        gpu: on what.
+        flags: every flag with its value.
+        memory: the budget that decides the number of KV blocks.
+        scheduler_config: the scheduler's flags.
+        cache_config: the KV blocks.
+        limits: what the API refuses.
+        latency: time outside the engine.
+        profile: the fitted profile, or None for the analytical model.
+        warnings: what the reader of any result must know.
+    """
+
+    model: ModelSpec
+    gpu: Gpu
+    flags: ResolvedFlags
+    memory: MemoryBudget
+    scheduler_config: SchedulerConfig
+    cache_config: CacheConfig
+    limits: AdmissionLimits
+    latency: ClientLatency
+    profile: Profile | None
+    warnings: tuple[str, ...]
+    server: Server
+
+    def step_time_model(self) -> StepTimeModel:
+        """Returns a fresh model of what steps cost: it remembers how far out of range it was asked."""
+        if self.profile is not None:
+            return self.profile.step_time_model(self.flags.async_scheduling)
+        return Roofline(
+            self.model,
+            self.gpu,
+            tp=self.server.tensor_parallel_size,
+            pp=self.server.pipeline_parallel_size,
+            dtype=self.flags.dtype,
+            kv_cache_dtype=self.flags.kv_cache_dtype,
+            quantization=self.flags.quantization,
+            interconnect=self.server.interconnect,
+            enforce_eager=self.flags.enforce_eager,
+            async_scheduling=self.flags.async_scheduling,
+        )
+
+
+def plan(scenario: Scenario) -> Deployment:
+    """Works out a scenario's server.
+
+    Raises:
+        UserError: vLLM would refuse to start it, or something is named that is not known.
+    """
+    server = scenario.server
+    if server.data_parallel_size > 1:
+        raise UserError(
+            f"server.data_parallel_size: {server.data_parallel_size} replicas are not simulated yet; "
+            "set it to 1 and give one replica its share of the load"
+        )
+    model, gpu = find_model(_model_path(scenario)), find_gpu(server.gpu)
+    memory = memory_budget(model, gpu, server_spec(server))
+    if memory.refusal is not None:
+        raise UserError(f"server: vLLM would not start: {memory.refusal}")
+    profile = None if server.profile == ANALYTICAL else load_profile(_profile_path(scenario))
+    warnings = list(memory.warnings)
+    if profile is not None:
+        warnings += profile_mismatches(profile, server)
+    return Deployment(
+        model=model,
+        gpu=gpu,
+        flags=memory.flags,
+        memory=memory,
+        scheduler_config=_scheduler_config(memory),
+        cache_config=_cache_config(memory, server),
+        limits=_limits(memory, server),
+        latency=ClientLatency() if profile is None else profile.latency(),
+        profile=profile,
+        warnings=tuple(warnings),
+        server=server,
+    )
+
+
+def server_spec(server: Server) -> ServerSpec:
+    """Returns a scenario's server as the memory budget takes it."""
+    return ServerSpec(
+        version=server.version,
+        tensor_parallel_size=server.tensor_parallel_size,
+        pipeline_parallel_size=server.pipeline_parallel_size,
+        data_parallel_size=server.data_parallel_size,
+        flags=EngineFlags(**server.flags.model_dump()),
+        memory=MemoryOverrides(**server.memory.model_dump()),
+    )
+
+
+def _model_path(scenario: Scenario) -> str:
+    """Returns the model's name, or the path of its config.json seen from the scenario's folder."""
+    name = scenario.server.model
+    return str(scenario.resolve(name)) if name.endswith(".json") or name.startswith((".", "/")) else name
+
+
+def _profile_path(scenario: Scenario) -> str:
+    name = scenario.server.profile
+    is_path = "/" in name or name.endswith((".yaml", ".yml"))
+    return str(scenario.resolve(name)) if is_path else name
+
+
+def _scheduler_config(memory: MemoryBudget) -> SchedulerConfig:
+    flags = memory.flags
+    return SchedulerConfig(
+        max_num_seqs=memory.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        max_model_len=flags.max_model_len,
+        enable_chunked_prefill=flags.enable_chunked_prefill,
+        long_prefill_token_threshold=flags.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=flags.long_prefill_token_threshold_adaptive,
+        policy=flags.scheduling_policy,
+        async_scheduling=flags.async_scheduling,
+        max_num_active_seqs=flags.max_num_active_seqs,
+        watermark=flags.watermark,
+        scheduler_reserve_full_isl=flags.scheduler_reserve_full_isl,
+    )
+
+
+def _cache_config(memory: MemoryBudget, server: Server) -> CacheConfig:
+    sparse = parse_version(server.version) >= SPARSE_RETENTION
+    return CacheConfig(
+        num_gpu_blocks=memory.num_gpu_blocks,
+        block_size=memory.block_size,
+        enable_prefix_caching=memory.flags.enable_prefix_caching,
+        kv_cache_groups=memory.kv_cache_groups,
+        prefix_cache_retention_interval=0 if sparse else None,
+    )
+
+
+def _limits(memory: MemoryBudget, server: Server) -> AdmissionLimits:
+    flags = memory.flags
+    return AdmissionLimits(
+        max_model_len=flags.max_model_len,
+        refuse_sum=parse_version(server.version) < MAX_TOKENS_CUT,
+        max_num_queued_reqs=flags.max_num_queued_reqs,
+        max_num_queued_tokens=flags.max_num_queued_tokens,
+        max_request_tokens=memory.longest_context if memory.longest_context < flags.max_model_len else None,
+    )
