@@ -73,7 +73,7 @@ def _explain_one(detail: ErrorDetails, path: Path, model: type[Part]) -> Iterato
             limit, words = _BOUNDS[kind]
             yield path, f"{words} {context[limit]:g}; got {show(given)}", False
         case "string_pattern_mismatch":
-            yield path, f'not a version; got {show(given)}; write it as "0.32" or "0.22.1"', False
+            yield path, f'not a version; got {show(given)}; write it as "0.32" or "0.8.5"', False
         case "string_too_short":
             yield path, "must not be empty", False
         case "too_short":

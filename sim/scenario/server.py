@@ -35,9 +35,9 @@ class Flags(Part):
     )
     async_scheduling: bool | None = Field(default=None, description="Schedule a step while the last one executes.")
     num_gpu_blocks_override: int | None = Field(default=None, gt=0, description="KV blocks, instead of the profiled.")
-    kv_cache_dtype: Literal["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"] | None = Field(
-        default=None, description="Type of the KV cache; auto: the model's."
-    )
+    kv_cache_dtype: (
+        Literal["auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"] | None
+    ) = Field(default=None, description="Type of the KV cache; auto: the model's.")
     kv_cache_memory_bytes: Bytes | None = Field(default=None, description="Size of the KV cache on each GPU.")
     dtype: Literal["auto", "half", "float16", "bfloat16", "float", "float32"] | None = Field(
         default=None, description="Type of weights and activations; auto: the model's."
@@ -70,6 +70,7 @@ class MemoryOverrides(Part):
     non_torch_gib: float | None = Field(default=None, ge=0, description="Memory outside PyTorch.")
     graphs_gib: float | None = Field(default=None, ge=0, description="CUDA graphs.")
     kv_cache_gib: float | None = Field(default=None, ge=0, description="KV cache ('Available KV cache memory').")
+    free_gib: float | None = Field(default=None, ge=0, description="Free memory before the start. Default: enough.")
     num_state_blocks: int | None = Field(
         default=None, gt=0, description="State blocks of a hybrid (Mamba) model: one a running request."
     )
@@ -80,7 +81,9 @@ class Server(Part):
 
     kind: Literal["vllm"] = Field(default="vllm", description="The engine.")
     version: str = Field(
-        default="0.32", pattern=r"^\d+\.\d+(\.\d+)?$", description="The release whose rules and defaults apply, quoted."
+        default="0.32",
+        pattern=r"^(v?\d+\.\d+(\.\d+)?([^\d.]\S*|\.\D\S*)?|(dev|main|nightly)\S*)$",
+        description="The release whose rules and defaults apply, quoted.",
     )
     model: str = Field(min_length=1, description="A model of the built-in table, or a path to its config.json.")
     gpu: str = Field(min_length=1, description="A GPU of the built-in table: rtx-4090, h100, …")

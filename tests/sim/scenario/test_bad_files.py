@@ -39,7 +39,7 @@ from .texts import TRACE, USERS, edited, lines_for
         ("a: \x01\n", "s.yaml:1:4: not valid YAML: a control character; got '\\x01'"),
         ("1: x\n", "s.yaml:1:1: a key is text; got 1"),
         ("? [1]\n: x\n", "s.yaml:1:3: a key is text; got a list"),
-        ("a: " + "[" * 5000, "s.yaml:1:1: not a scenario: nested too deeply"),
+        ("a: " + "[" * 1500, "s.yaml:1:1: not a scenario: nested too deeply"),
     ],
 )
 def test_one_line_says_why_a_text_is_no_scenario(text: str, line: str) -> None:

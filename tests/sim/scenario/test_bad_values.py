@@ -119,7 +119,7 @@ UNITS = "units: us, ms, s, min, h, d (for example 45s)"
             "not a version",
             "  gpu: rtx-4090",
             "  gpu: rtx-4090\n  version: latest",
-            's.yaml:5:12: server.version: not a version; got \'latest\'; write it as "0.32" or "0.22.1"',
+            's.yaml:5:12: server.version: not a version; got \'latest\'; write it as "0.32" or "0.8.5"',
         ),
         case(
             "an engine that is not there yet",

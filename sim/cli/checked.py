@@ -1,0 +1,123 @@
+"""A scenario that was read and can be served: what `check` says and what every other command starts from.
+
+The scenario alone cannot know whether its model fits its GPU: these checks look at models, GPUs, memory, profiles and
+traces, and say what is wrong at the place in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from sim.errors import UserError
+
+if TYPE_CHECKING:
+    from sim.hardware import Gpu
+    from sim.memory import MemoryBudget
+    from sim.models import ModelSpec
+    from sim.scenario.model import Scenario
+    from sim.scenario.problems import Path as KeyPath
+
+_T = TypeVar("_T")
+
+
+def load_checked(path: Path, overrides: Sequence[str] = (), variant: str | None = None) -> Scenario:
+    """Reads a scenario and makes sure that its server would start and its requests can be sent.
+
+    Raises:
+        ScenarioError: all that is wrong with the file; or, when the file is sound, with the server or the requests.
+    """
+    from sim.scenario.load import load_scenario, locate_problem
+    from sim.scenario.problems import ScenarioError
+
+    scenario = load_scenario(path, overrides, variant)
+    found = list(_findings(scenario))
+    if found:
+        overrides = tuple(overrides)
+        raise ScenarioError(locate_problem(path, key, message, overrides, variant) for key, message in found)
+    return scenario
+
+
+def _findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Yields the key at fault and what is wrong."""
+    from sim.hardware import find_gpu
+    from sim.models import find_model
+    from sim.scenario.checks import check_lengths
+
+    server = scenario.server
+    model, problem = _try(lambda: find_model(scenario.locate(server.model)), ("server", "model"))
+    yield from problem
+    gpu, problem = _try(lambda: find_gpu(server.gpu), ("server", "gpu"))
+    yield from problem
+    if server.profile != "analytical":
+        yield from _profile_findings(scenario)
+    if model is not None and gpu is not None:
+        budget, problem = _try(lambda: _budget(scenario, model, gpu), ("server",))
+        yield from problem
+        if budget is not None and budget.refusal is not None:
+            yield ("server",), f"vLLM would not start: {budget.refusal}"
+        if budget is not None and server.flags.max_model_len is None:
+            yield from check_lengths(scenario, budget.max_model_len)
+    if scenario.files():
+        yield from _file_findings(scenario)
+
+
+def _budget(scenario: Scenario, model: ModelSpec, gpu: Gpu) -> MemoryBudget:
+    from sim.memory import EngineFlags, MemoryOverrides, ServerSpec, memory_budget
+
+    server = scenario.server
+    return memory_budget(
+        model,
+        gpu,
+        ServerSpec(
+            version=server.version,
+            tensor_parallel_size=server.tensor_parallel_size,
+            pipeline_parallel_size=server.pipeline_parallel_size,
+            data_parallel_size=server.data_parallel_size,
+            flags=EngineFlags(**server.flags.model_dump()),
+            memory=MemoryOverrides(**server.memory.model_dump()),
+        ),
+    )
+
+
+def _profile_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    from sim.engine.profile import load_profile
+
+    yield from _try(lambda: load_profile(scenario.locate(scenario.server.profile)), ("server", "profile"))[1]
+
+
+def _file_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Reads traces and empirical files by building the smallest load."""
+    from sim.scenario.checks import check_class_names
+    from sim.workload.build import build_workload
+
+    load = scenario.search.from_ if scenario.search else None
+    workload, problem = _try(lambda: build_workload(scenario, scenario.run.seed, load), ("workload",))
+    yield from problem
+    if workload is not None:
+        yield from check_class_names(scenario, workload.class_names)
+
+
+def _try(action: Callable[[], _T], key: KeyPath) -> tuple[_T | None, list[tuple[KeyPath, str]]]:
+    """Returns what the action returns, or the problem it raised, at the key that the message names or else at `key`."""
+    try:
+        return action(), []
+    except UserError as error:
+        named, message = _key_named(str(error))
+        return None, [(named or key, message)]
+
+
+def _key_named(message: str) -> tuple[KeyPath | None, str]:
+    """Splits `max_model_len: too long` into the key of the file and the rest."""
+    from sim.scenario.server import Flags, Server
+
+    match = re.match(r"(\w+)(: )?", message)
+    word = match[1] if match else ""
+    rest = message[match.end() :] if match and match[2] else message
+    if word in Server.model_fields and match and match[2]:
+        return ("server", word), rest
+    if word in Flags.model_fields:
+        return ("server", "flags", word), rest
+    return None, message
