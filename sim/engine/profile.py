@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 
@@ -21,6 +22,7 @@ from sim.engine.recorded import LinearCost
 from sim.engine.step_time import ClientLatency, StepTimeModel
 from sim.errors import UserError
 from sim.hardware import find_gpu
+from sim.models import find_model
 
 PROFILES_DIR = Path(__file__).parents[2] / "calibrate" / "profiles"
 """Where the shipped profiles lie, in a checkout and in an installed wheel alike."""
@@ -253,7 +255,7 @@ def _same(key: str, was: Any, now: Any) -> bool:
     if key == "gpu":
         return _gpu_name(was) == _gpu_name(now)
     if key == "model":
-        return str(was).casefold() == str(now).casefold()
+        return bool(_shape(was) == _shape(now))
     if key in ("dtype", "kv_cache_dtype"):
         return bool(_DTYPES.get(was, was) == _DTYPES.get(now, now))
     return bool(was == now)
@@ -263,5 +265,13 @@ def _gpu_name(name: str) -> str:
     """Returns the built-in table's name for a GPU, so that aliases are equal; the text itself where it has none."""
     try:
         return find_gpu(name).name
+    except UserError:
+        return name.casefold()
+
+
+def _shape(name: str) -> Any:
+    """Returns the model's shape without its name, for equal shapes cost the same; the text where it is unknown."""
+    try:
+        return replace(find_model(name), name="")
     except UserError:
         return name.casefold()

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from sim.engine.fitted import FittedModel
-from sim.engine.profile import Profile, load_profile, profile_mismatches, profile_names, save_profile
+from sim.engine.profile import (
+    PROFILES_DIR,
+    Profile,
+    load_profile,
+    profile_mismatches,
+    profile_names,
+    save_profile,
+)
+from sim.engine.profile_terms import FittedStepTime, LinearStepTime
 from sim.engine.recorded import LinearCost
 from sim.engine.step_time import Batch, ClientLatency, StepTimeModel
 from sim.errors import UserError
@@ -120,6 +128,14 @@ def test_a_profile_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_documented_example_is_a_profile_and_every_term_is_documented(tmp_path: Path) -> None:
+    text = (PROFILES_DIR / "README.md").read_text()
+    example = text.split("```yaml\n")[1].split("```")[0].replace("{kind: …}", "{kind: fitted, floor_us: 5000}")
+    assert load_profile(written(tmp_path, example)).errors[0].rows[0].error_percent == pytest.approx(11.2, abs=0.05)
+    assert [key for key in (*FittedStepTime.model_fields, *LinearStepTime.model_fields) if key not in text] == []
+    assert [name for name in profile_names() if f"[{name}]({name}.yaml)" not in text] == []
+
+
 # --- bad files ----------------------------------------------------------------------------------------------------
 
 
@@ -199,6 +215,7 @@ def server(profile: Profile, **changes: Any) -> Any:
 
 def test_the_measured_server_has_no_mismatch() -> None:
     profile = load_profile(L4)
+    assert profile_mismatches(profile, server(profile, model="qwen2.5-0.5b")) == []  # the same shape
     assert profile_mismatches(profile, server(profile, data_parallel_size=2)) == []
     assert profile_mismatches(profile, server(profile, flags={"dtype": "auto", "async_scheduling": True})) == []
 
@@ -207,6 +224,7 @@ def test_the_measured_server_has_no_mismatch() -> None:
     ("changes", "told"),
     [
         ({"model": "Qwen/Qwen2.5-7B-Instruct"}, "model Qwen/Qwen2.5-0.5B-Instruct; this server has Qwen/Qwen2.5-7B"),
+        ({"model": "./my-model"}, "this server has ./my-model"),
         ({"gpu": "h100"}, "gpu l4; this server has h100"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size 1; this server has 2"),
         ({"version": "0.32"}, "version 0.23; this server has 0.32"),
