@@ -37,10 +37,10 @@ def read_yaml(path: Path, model: type[Model]) -> Model:
     try:
         return model.model_validate(_plain(tree))
     except ValidationError as error:
-        # One line an error: of several, the one that comes first in the file (an unknown key before a missing one,
-        # for the missing one is often what the unknown one was meant to be).
-        found = sorted((_place(tree, e), e["type"] == "missing", _message(model, e)) for e in error.errors())
-        (line, column), _, message = min(found, key=lambda f: (f[1], f[0]))
+        # Of several errors the one that comes first in the file; an unknown key before a missing one, for the missing
+        # one is often what the unknown one was meant to be.
+        found = ((e["type"] == "missing", _place(tree, e), _message(model, e)) for e in error.errors())
+        _, (line, column), message = min(found)
         raise UserError(f"{path}:{line}:{column}: {message}") from None
 
 
@@ -152,7 +152,7 @@ def _message(model: type[BaseModel], error: ErrorDetails) -> str:
         case "value_error":
             return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         case _:
-            what = error["msg"].removeprefix("Input ").replace("Input ", "")
+            what = error["msg"].removeprefix("Input ").replace("Tuple should", "should").split(" after validation")[0]
             return f"{key}: {what}; got {given}"
 
 

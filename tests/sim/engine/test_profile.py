@@ -167,9 +167,12 @@ BAD = [
     ("calibrated: prior", "calibrated: maybe", "3:1: calibrated: should be True or 'prior'; got 'maybe'"),
     ("calibrated: prior", "calibrated: true", "1:1: calibrated: true needs errors"),
     ("date: 2026-11-29", "date: soon", "4:1: date: should be a valid date; got 'soon'"),
-    ("data: [none]", "data: []", "6:1: data: "),
+    ("data: [none]", "data: []", "6:1: data: should have at least 1 item; got []"),
     ("data: [none]", "data: [none", "7:7: not valid YAML: "),
     ('"0.23.0"', "0.23", "7:44: server.vllm_version: should be a valid string; got 0.23"),
+    ("data: [none]", "data: [none]\n7: seven", "7:1: 7: "),
+    (FLOOR, "  floor_us: .nan", "10:3: step_time.floor_us: "),
+    (FLOOR, "  floor_us: yes", "10:3: step_time.floor_us: "),
     ("name: small", "name: small\nname: other", '3:1: not valid YAML: found duplicate key "name"'),
 ]
 
