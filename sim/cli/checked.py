@@ -51,13 +51,13 @@ def _findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
     yield from problem
     gpu, problem = _try(lambda: find_gpu(server.gpu), ("server", "gpu"))
     yield from problem
-    if server.profile != "analytical":
-        yield from _profile_findings(scenario)
     if model is not None and gpu is not None:
         budget, problem = _try(lambda: _budget(scenario, model, gpu), ("server",))
         yield from problem
         if budget is not None and budget.refusal is not None:
             yield ("server",), f"vLLM would not start: {budget.refusal}"
+        elif budget is not None and (server.profile != "analytical" or server.data_parallel_size > 1):
+            yield from _plan_findings(scenario)
         if budget is not None and server.flags.max_model_len is None:
             yield from check_lengths(scenario, budget.max_model_len)
     if scenario.files():
@@ -65,6 +65,7 @@ def _findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _budget(scenario: Scenario, model: ModelSpec, gpu: Gpu) -> MemoryBudget:
+    """Returns the memory budget: `sim.deployment` has the same steps, but brings the whole engine with it."""
     from sim.memory import EngineFlags, MemoryOverrides, ServerSpec, memory_budget
 
     server = scenario.server
@@ -82,10 +83,11 @@ def _budget(scenario: Scenario, model: ModelSpec, gpu: Gpu) -> MemoryBudget:
     )
 
 
-def _profile_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
-    from sim.engine.profile import load_profile
+def _plan_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Plans the whole server, for its profile: that loads the engine, which most scenarios can be checked without."""
+    from sim.deployment import plan
 
-    yield from _try(lambda: load_profile(scenario.locate(scenario.server.profile)), ("server", "profile"))[1]
+    yield from _try(lambda: plan(scenario), ("server", "profile"))[1]
 
 
 def _file_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
@@ -113,7 +115,7 @@ def _key_named(message: str) -> tuple[KeyPath | None, str]:
     """Splits `max_model_len: too long` into the key of the file and the rest."""
     from sim.scenario.server import Flags, Server
 
-    match = re.match(r"(\w+)(: )?", message)
+    match = re.match(r"(?:server\.)?(\w+)(: )?", message)
     word = match[1] if match else ""
     rest = message[match.end() :] if match and match[2] else message
     if word in Server.model_fields and match and match[2]:

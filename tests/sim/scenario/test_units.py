@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.scenario.units import format_duration, parse_bytes, parse_duration, parse_rate, parse_share
@@ -28,6 +28,7 @@ def test_a_duration_is_seconds(text: object, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=0, max_value=1e9))
 def test_a_duration_written_is_the_duration_read(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == seconds
