@@ -6,7 +6,9 @@ import sys
 
 import typer
 
+from sim.cli.check import check
 from sim.cli.check_schedule import check_schedule
+from sim.cli.init import init
 from sim.errors import UserError
 
 app = typer.Typer(
@@ -18,6 +20,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(check)
+app.command()(init)
 app.command(name="check-schedule")(check_schedule)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.decode_pool import DecodePool, running_order
+from sim.core.fast_kv_cache_manager import FastKVCacheManager
 from sim.core.kv_cache_interface import FullAttentionSpec
 from sim.core.output import SchedulerOutput
 from sim.core.request import Request, RequestStatus
@@ -27,9 +28,9 @@ class FastScheduler(Scheduler):
 
     def __init__(self, scheduler_config: SchedulerConfig, cache_config: CacheConfig) -> None:
         assert self.is_applicable(cache_config), "the fast path needs one full-attention KV cache group"
+        self._fast_kv_cache_manager = FastKVCacheManager(cache_config, scheduler_config)
         super().__init__(scheduler_config, cache_config)
         self.pool = DecodePool(cache_config.block_size)
-        self._block_tables = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
         self._loose: list[Request] = []  # running requests that are not pooled, in running order
         self._in_flight: deque[SchedulerOutput] = deque()  # non-empty steps, scheduled and not completed
 
@@ -77,6 +78,9 @@ class FastScheduler(Scheduler):
         tokens = [*output.num_scheduled_tokens.items(), *((request, 1) for request in self.pool.members)]
         return sorted(tokens, key=lambda item: item[0].running_order)
 
+    def _create_kv_cache_manager(self) -> FastKVCacheManager:
+        return self._fast_kv_cache_manager
+
     def _schedule_running(self, output: SchedulerOutput, threshold: int) -> int:
         """Gives every pooled request a token, and the others what they miss. Returns the budget left."""
         pool = self.pool
@@ -108,7 +112,7 @@ class FastScheduler(Scheduler):
 
     def _schedule_beside_pool(self, output: SchedulerOutput, threshold: int) -> int:
         """Takes blocks for due pooled requests and schedules the others, merged in running order."""
-        pool, manager = self.pool, self.kv_cache_manager
+        pool, manager = self.pool, self._fast_kv_cache_manager
         token_budget = self.config.max_num_batched_tokens - len(pool.members)
         due: Iterable[Request] = pool.due()
         for request in sorted([*due, *self._loose], key=running_order) if self._loose else list(due):
@@ -118,9 +122,7 @@ class FastScheduler(Scheduler):
                 while not manager.block_pool.get_num_free_blocks():
                     if self._preempt_last(output) is request:
                         return token_budget
-                blocks = manager.block_pool.get_new_blocks(1)
-                self._block_tables[request] += blocks
-                output.new_blocks[request] = (blocks,)
+                output.new_blocks[request] = manager.allocate_block(request)
                 continue
             num_new_tokens = self._num_new_tokens(request, threshold, token_budget)
             if num_new_tokens == 0:

@@ -14,6 +14,7 @@ Invariants, between calls:
 from __future__ import annotations
 
 from sim.core.config import CacheConfig, SchedulerConfig
+from sim.core.fast_kv_cache_manager import FastKVCacheManager
 from sim.core.kv_cache_manager import KVCacheManager
 from sim.core.output import SchedulerOutput
 from sim.core.request import Request, RequestStatus
@@ -31,12 +32,15 @@ class Scheduler:
     def __init__(self, scheduler_config: SchedulerConfig, cache_config: CacheConfig) -> None:
         self.config = scheduler_config
         self.cache_config = cache_config
-        self.kv_cache_manager = KVCacheManager(cache_config, scheduler_config)
+        self.kv_cache_manager = self._create_kv_cache_manager()
         self.waiting = create_request_queue(scheduler_config.policy)
         self.running: list[Request] = []
         self.num_admissions = 0  # requests that entered `running` so far
         seats = (scheduler_config.max_num_seqs, scheduler_config.max_num_active_seqs)
         self.max_num_active_reqs = min(seat for seat in seats if seat is not None)
+
+    def _create_kv_cache_manager(self) -> KVCacheManager | FastKVCacheManager:
+        return KVCacheManager(self.cache_config, self.config)
 
     def add_request(self, request: Request) -> None:
         """Takes a new request into the waiting queue."""
