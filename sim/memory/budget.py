@@ -231,10 +231,12 @@ class _Stage:
 
 
 def _measures(stage: _Stage, gpu: Gpu, flags: ResolvedFlags, server: ServerSpec, states: int | None) -> Measures:
+    # A pool that was measured proves that the weights were loaded, whatever their estimate says.
+    loaded = server.memory.kv_cache_gib is not None and server.memory.weights_gib is None
     return Measures(
         total_gib=gpu.memory_gib,
         requested_gib=gpu.memory_gib * flags.gpu_memory_utilization,
-        weights_gib=stage.weights_gib,
+        weights_gib=0.0 if loaded else stage.weights_gib,
         used_gib=stage.used_gib,
         pool_gib=stage.kv_cache_gib,
         num_blocks=stage.num_blocks,

@@ -44,15 +44,16 @@ def startup_refusal(memory: Measures, layout: KvLayout, flags: ResolvedFlags, re
         release: decides the words and whether the null block counts.
     """
     states = memory.num_state_blocks
-    usable = memory.num_blocks - (1 if release >= since.NULL_BLOCK_CHECK else 0)
+    null_blocks = 1 if release >= since.NULL_BLOCK_CHECK else 0
+    usable = memory.num_blocks - null_blocks
     if memory.free_gib is not None and memory.free_gib < memory.requested_gib:
         return _too_little_free(memory, flags, memory.free_gib)
     if memory.weights_gib >= memory.total_gib:
         return (
-            f"CUDA out of memory while the weights are loaded: they take {memory.weights_gib:.2f} GiB of a GPU of "
-            f"{memory.total_gib:.2f} GiB. Here: more GPUs (--tensor-parallel-size) or a quantized checkpoint."
+            f"CUDA out of memory while the weights are loaded: they take {_gib(memory.weights_gib)} GiB of a GPU of "
+            f"{_gib(memory.total_gib)} GiB. Here: more GPUs (--tensor-parallel-size) or a quantized checkpoint."
         )
-    if memory.pool_gib <= 0 or usable <= 0:
+    if memory.pool_gib <= null_blocks * layout.bytes_per_block / GIB:
         return _no_memory(memory, layout, flags)
     if layout.blocks_per_request(flags.max_model_len) > usable:
         return _too_long(memory, layout, usable, flags, release)
@@ -67,9 +68,9 @@ def startup_refusal(memory: Measures, layout: KvLayout, flags: ResolvedFlags, re
 
 def _too_little_free(memory: Measures, flags: ResolvedFlags, free_gib: float) -> str:
     return (
-        f"Free memory on device cuda:0 ({free_gib:.2f}/{memory.total_gib:.2f} GiB) on startup is less than desired GPU "
-        f"memory utilization ({flags.gpu_memory_utilization}, {memory.requested_gib:.2f} GiB). Decrease GPU memory "
-        "utilization or reduce GPU memory used by other processes. Here: --gpu-memory-utilization "
+        f"Free memory on device cuda:0 ({_gib(free_gib)}/{_gib(memory.total_gib)} GiB) on startup is less than desired "
+        f"GPU memory utilization ({flags.gpu_memory_utilization}, {_gib(memory.requested_gib)} GiB). Decrease GPU "
+        "memory utilization or reduce GPU memory used by other processes. Here: --gpu-memory-utilization "
         f"{_down(free_gib / memory.total_gib)} or less."
     )
 
@@ -103,8 +104,8 @@ def _too_long(memory: Measures, layout: KvLayout, usable: int, flags: ResolvedFl
     share = (memory.used_gib + needed + null_block) / memory.total_gib
     raise_share = f", or --gpu-memory-utilization {_up(share)} or more" if share <= 1 else ""
     return (
-        f"To serve at least one request with the model's max seq len ({flags.max_model_len}), ({needed:.2f} GiB KV "
-        f"cache is needed, which is larger than the available KV cache memory ({memory.pool_gib - null_block:.2f} "
+        f"To serve at least one request with the model's max seq len ({flags.max_model_len}), ({_gib(needed)} GiB KV "
+        f"cache is needed, which is larger than the available KV cache memory ({_gib(memory.pool_gib - null_block)} "
         f"GiB). {estimate}Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the "
         f"engine. Here: --max-model-len {longest} or less{raise_share}."
     )
@@ -112,6 +113,11 @@ def _too_long(memory: Measures, layout: KvLayout, usable: int, flags: ResolvedFl
 
 def _request_gib(layout: KvLayout, flags: ResolvedFlags) -> float:
     return layout.blocks_per_request(flags.max_model_len) * layout.bytes_per_block / GIB
+
+
+def _gib(size: float) -> str:
+    """Returns a size as vLLM prints it: 4.5, not 4.50 (`format_gib`)."""
+    return f"{round(size, 2)}"
 
 
 def _up(share: float) -> str:

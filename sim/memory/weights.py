@@ -28,6 +28,12 @@ def check_parallel(model: ModelSpec, server: ServerSpec) -> None:
             f"tensor_parallel_size: the padded vocabulary ({_padded_vocab(model)}) must be divisible by tensor "
             f"parallel size ({tp})."
         )
+    for heads in () if model.is_mla else {model.kv_heads("full"), model.kv_heads("sliding")}:
+        if heads % tp and tp % heads:
+            raise UserError(
+                f"tensor_parallel_size: {max(heads, tp)} is not divisible by {min(heads, tp)}: {heads} key-value heads "
+                f"cannot be spread over {tp} GPUs."
+            )
     if pp > model.num_layers:
         raise UserError(f"pipeline_parallel_size: {pp} stages for {model.num_layers} layers; at most one layer each")
 
