@@ -15,36 +15,16 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrate.case_requests import CasePlan, draw_requests
 from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec, get_kv_cache_groups
 
 Json = dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Plan:
-    """A case in the making: the flags, and how its requests are to be drawn."""
-
-    rng: random.Random
-    engine: Json
-    num_requests: int
-    workload: str = "independent"  # or shared, repeated, sessions
-    pool: tuple[float, float] = (3.0, 20.0)  # blocks, in units of what one request of max_model_len needs
-    max_prompt: int = 360  # tokens
-    max_output: int = 56  # tokens
-    num_prefixes: int = 3
-    gap_us: tuple[float, float] = (1_000, 20_000)  # mean time between arrivals
-    burst: int = 1  # requests that arrive at the same time, at most
-    abort_share: float = 0.0
-    num_priorities: int = 1
-    exceed_max_model_len: float = 0.0  # share of requests whose prompt and max_tokens exceed it together
-    requests: list[Json] = field(default_factory=list)
-
-
-Trait = Callable[[_Plan], None]
+Trait = Callable[[CasePlan], None]
 
 
 def generate_case(kind: str, seed: int, *, async_scheduling: bool = False, num_requests: int | None = None) -> Json:
@@ -58,14 +38,14 @@ def generate_case(kind: str, seed: int, *, async_scheduling: bool = False, num_r
     """
     mode = "async" if async_scheduling else "sync"
     rng = random.Random(f"{kind}-{mode}-{seed}")
-    plan = _Plan(rng, _draw_engine(rng), rng.randint(15, 60))
+    plan = CasePlan(rng, _draw_engine(rng), rng.randint(15, 60))
     for trait in KINDS[kind]:
         trait(plan)
     if num_requests is not None:
         plan.num_requests = num_requests
     plan.engine["async_scheduling"] = async_scheduling
     _settle_engine(plan)
-    _draw_requests(plan)
+    draw_requests(plan)
     return {
         "name": f"{kind}-{mode}-{seed:06d}",
         "engine": plan.engine,
@@ -103,27 +83,27 @@ def _draw_cost(rng: random.Random) -> Json:
     }
 
 
-def _shared(plan: _Plan) -> None:
+def _shared(plan: CasePlan) -> None:
     plan.workload = "shared"
     plan.num_prefixes = plan.rng.randint(2, 4)
 
 
-def _sessions(plan: _Plan) -> None:
+def _sessions(plan: CasePlan) -> None:
     plan.workload = "sessions"
     plan.max_prompt = 120
     plan.pool = (1.0, 5.0)
 
 
-def _tight(plan: _Plan) -> None:
+def _tight(plan: CasePlan) -> None:
     plan.pool = (1.0, 1.15)
     plan.engine["max_model_len"] = plan.rng.randint(20, 60) * plan.engine["block_size"]
     plan.max_prompt = 150
-    plan.max_output = 120
-    plan.gap_us = (1_000, 6_000)
+    plan.max_output = plan.rng.choice([120, 250])
+    plan.gap_us = (500, 5_000)
     plan.workload = plan.rng.choice(["independent", "shared", "repeated"])
 
 
-def _evict(plan: _Plan) -> None:
+def _evict(plan: CasePlan) -> None:
     plan.workload = "shared"
     plan.num_prefixes = plan.rng.randint(6, 10)
     plan.pool = (1.0, 1.6)
@@ -131,20 +111,20 @@ def _evict(plan: _Plan) -> None:
     plan.gap_us = (5_000, 25_000)
 
 
-def _bursts(plan: _Plan) -> None:
+def _bursts(plan: CasePlan) -> None:
     plan.burst = plan.rng.randint(4, 16)
     plan.gap_us = (5_000, 20_000)
     plan.workload = plan.rng.choice(["independent", "repeated"])
     plan.pool = (1.0, 6.0)
 
 
-def _repeat_full(plan: _Plan) -> None:
+def _repeat_full(plan: CasePlan) -> None:
     plan.workload = "repeated"
     plan.max_prompt = 192
     plan.max_output = 30
 
 
-def _long_prefill(plan: _Plan) -> None:
+def _long_prefill(plan: CasePlan) -> None:
     rng, engine = plan.rng, plan.engine
     engine["max_model_len"] = 4096
     engine["long_prefill_token_threshold"] = rng.choice([1, 7, 16, 32, 64, 100])
@@ -154,14 +134,14 @@ def _long_prefill(plan: _Plan) -> None:
     plan.pool = (1.0, 4.0)
 
 
-def _no_chunk(plan: _Plan) -> None:
+def _no_chunk(plan: CasePlan) -> None:
     engine = plan.engine
     engine["enable_chunked_prefill"] = False
     engine["max_model_len"] = min(engine["max_model_len"], 512)
     engine["max_num_batched_tokens"] = engine["max_model_len"] + plan.rng.choice([0, 0, 1, 188])
 
 
-def _priority(plan: _Plan) -> None:
+def _priority(plan: CasePlan) -> None:
     plan.engine["policy"] = "priority"
     plan.num_priorities = plan.rng.choice([1, 2, 4])
     plan.gap_us = (1_000, 8_000)
@@ -169,18 +149,18 @@ def _priority(plan: _Plan) -> None:
         _tight(plan)
 
 
-def _no_cache(plan: _Plan) -> None:
+def _no_cache(plan: CasePlan) -> None:
     plan.engine["enable_prefix_caching"] = False
     plan.pool = plan.rng.choice([(1.0, 1.2), (2.0, 6.0)])
 
 
-def _aborts(plan: _Plan) -> None:
+def _aborts(plan: CasePlan) -> None:
     plan.abort_share = plan.rng.choice([0.15, 0.4, 0.8])
     plan.workload = plan.rng.choice(["independent", "shared", "sessions"])
     plan.pool = plan.rng.choice([(1.0, 1.2), (2.0, 6.0)])
 
 
-def _gates(plan: _Plan) -> None:
+def _gates(plan: CasePlan) -> None:
     rng, engine = plan.rng, plan.engine
     plan.pool = (1.0, 2.0)
     plan.burst = rng.choice([1, 6])
@@ -193,14 +173,14 @@ def _gates(plan: _Plan) -> None:
         engine["max_num_active_seqs"] = rng.randint(1, engine["max_num_seqs"])
 
 
-def _length_cap(plan: _Plan) -> None:
+def _length_cap(plan: CasePlan) -> None:
     plan.engine["max_model_len"] = plan.rng.choice([64, 100, 128, 200])
     plan.exceed_max_model_len = 0.6
     plan.max_prompt = plan.engine["max_model_len"]
     plan.max_output = 100
 
 
-def _hybrid(plan: _Plan) -> None:
+def _hybrid(plan: CasePlan) -> None:
     rng = plan.rng
     window = rng.choice([1, 2, 15, 16, 17, 32, 33, 64, 128])
     plan.engine["kv_layers"] = rng.choice(
@@ -218,11 +198,11 @@ def _hybrid(plan: _Plan) -> None:
     plan.max_prompt = 140
 
 
-def _many_prefixes(plan: _Plan) -> None:
+def _many_prefixes(plan: CasePlan) -> None:
     plan.num_prefixes = plan.rng.randint(6, 10)
 
 
-def _extremes(plan: _Plan) -> None:
+def _extremes(plan: CasePlan) -> None:
     """Puts flags at the ends of their ranges, a few at a time."""
     rng, engine = plan.rng, plan.engine
     changes: list[Json] = [
@@ -244,24 +224,24 @@ def _extremes(plan: _Plan) -> None:
     plan.pool = rng.choice([(1.0, 1.0), (1.0, 1.3), (2.0, 5.0)])
 
 
-def _stress(plan: _Plan) -> None:
+def _stress(plan: CasePlan) -> None:
     """Makes a long run under pressure: hundreds of users, small blocks, a pool that never suffices."""
     rng, engine = plan.rng, plan.engine
     plan.num_requests = rng.randint(600, 1_500)
     engine["block_size"] = rng.choice([1, 2, 4, 8, 16])
     engine["max_num_seqs"] = rng.choice([8, 16, 24, 48])
-    engine["max_num_batched_tokens"] = rng.choice([48, 64, 100, 160])
+    engine["max_num_batched_tokens"] = rng.choice([48, 64, 100, 160, 300])
     engine["max_model_len"] = rng.choice([128, 200, 256])
     plan.workload = rng.choice(["sessions", "sessions", "shared", "repeated"])
     plan.num_prefixes = rng.randint(4, 8)
     plan.pool = (1.0, 3.0)
-    plan.max_prompt = rng.choice([40, 80])
-    plan.max_output = rng.choice([30, 60])
-    plan.gap_us = (3_000, 12_000)
+    plan.max_prompt = rng.choice([20, 40, 80])
+    plan.max_output = rng.choice([30, 60, 120])
+    plan.gap_us = (1_500, 9_000)
     plan.abort_share = rng.choice([0.0, 0.03, 0.1])
 
 
-def _mixed(plan: _Plan) -> None:
+def _mixed(plan: CasePlan) -> None:
     """Combines traits at random."""
     rng = plan.rng
     plan.engine["block_size"] = rng.choice([1, 2, 4, 8, 16, 16, 32])
@@ -298,7 +278,7 @@ KINDS: dict[str, tuple[Trait, ...]] = {
 """What a case can be about. The first sixteen are the kinds the scheduler was first compared on."""
 
 
-def _settle_engine(plan: _Plan) -> None:
+def _settle_engine(plan: CasePlan) -> None:
     """Brings the flags into what vLLM accepts, and sizes the pool: it must hold one request of max_model_len."""
     engine = plan.engine
     engine["max_num_batched_tokens"] = max(engine["max_num_batched_tokens"], engine["max_num_seqs"])
@@ -325,113 +305,6 @@ def _blocks_of_longest_request(engine: Json) -> int:
         else -(-max_model_len // block_size)
         for group in get_kv_cache_groups(layers)
     )
-
-
-def _draw_requests(plan: _Plan) -> None:
-    if plan.workload == "sessions":
-        _draw_sessions(plan)
-    else:
-        _draw_single_requests(plan)
-    _draw_aborts(plan)
-
-
-def _arrivals(plan: _Plan) -> Iterator[int]:
-    """Yields times of arrival in microseconds: exponential gaps, several at the same time where there are bursts."""
-    rng = plan.rng
-    mean_us = rng.uniform(*plan.gap_us)
-    now = 0.0
-    while True:
-        size = rng.randint(1, plan.burst)
-        now += rng.expovariate(1 / (mean_us * size)) if rng.random() < 0.97 else 0
-        for _ in range(size):
-            yield int(now)
-
-
-def _draw_single_requests(plan: _Plan) -> None:
-    rng = plan.rng
-    longest = plan.engine["max_model_len"] - 1
-    prefixes = [[1_000 + i, min(_draw_length(plan, 250), longest)] for i in range(plan.num_prefixes)]
-    repeated = [[[2_000 + i, _draw_length(plan, plan.max_prompt)]] for i in range(plan.num_prefixes + 2)]
-    for i, arrival_us in zip(range(plan.num_requests), _arrivals(plan), strict=False):
-        prompt = [[i, _draw_length(plan, plan.max_prompt)]]
-        if plan.workload == "repeated" and rng.random() < 0.8:
-            prompt = rng.choice(repeated)
-        elif plan.workload == "shared" and rng.random() < 0.9:
-            prefix = rng.choice(prefixes)
-            own = min(_draw_length(plan, 60), longest - prefix[1])
-            prompt = [prefix, [i, own]] if own > 0 and rng.random() < 0.9 else [prefix]
-        _add_request(plan, f"r{i}", prompt, _num_tokens(prompt), {"arrival_us": arrival_us})
-
-
-def _draw_sessions(plan: _Plan) -> None:
-    """Draws users who send turns, each with all that was said before; now and then one turn has two answers."""
-    rng = plan.rng
-    longest = plan.engine["max_model_len"] - 1
-    systems = [[5_000 + i, min(_draw_length(plan, 100), longest // 2)] for i in range(plan.num_prefixes)]
-    arrivals = _arrivals(plan)
-    user = 0
-    while len(plan.requests) < plan.num_requests:
-        prompt: list[list[Any]] = [rng.choice(systems)]
-        num_tokens = prompt[0][1]
-        when: Json = {"arrival_us": next(arrivals)}
-        for turn in range(rng.randint(1, 6)):
-            own = _draw_length(plan, plan.max_prompt)
-            if num_tokens + own > longest:
-                break
-            prompt = [*prompt, [10_000 + 10 * user + turn, own]]
-            num_tokens += own
-            name = f"u{user}t{turn}"
-            max_tokens = _add_request(plan, name, prompt, num_tokens, when)
-            if rng.random() < 0.05:
-                _add_request(plan, f"{name}b", prompt, num_tokens, when)
-            when = {"after": [name, rng.choice([0, 0, 1, 1_000, 20_000, 100_000])]}
-            prompt = [*prompt, ["out", name]]
-            num_tokens += min(max_tokens, longest + 1 - num_tokens)
-        user += 1
-
-
-def _draw_length(plan: _Plan, most: int) -> int:
-    """Returns a prompt length, from 1 to what max_model_len leaves: often at or beside a multiple of the block size."""
-    rng, engine = plan.rng, plan.engine
-    most = min(most, engine["max_model_len"] - 1)
-    length = rng.randint(1, most)
-    near = rng.random()
-    if near < 0.35:
-        length = length // engine["block_size"] * engine["block_size"] + rng.choice([-1, 0, 0, 1])
-    elif near < 0.45:
-        length = engine["max_num_batched_tokens"] * rng.randint(1, 2) + rng.choice([-1, 0, 1])
-    elif near < 0.5:
-        length = most
-    return max(1, min(length, most))
-
-
-def _num_tokens(prompt: list[list[int]]) -> int:
-    return sum(length for _, length in prompt)
-
-
-def _add_request(plan: _Plan, name: str, prompt: list[list[Any]], num_tokens: int, when: Json) -> int:
-    """Adds a request; returns its max_tokens."""
-    rng = plan.rng
-    max_tokens = 1 if rng.random() < 0.08 else rng.randint(1, plan.max_output)
-    if rng.random() >= plan.exceed_max_model_len:
-        max_tokens = max(1, min(max_tokens, plan.engine["max_model_len"] - num_tokens))
-    request: Json = {"id": name, "prompt": prompt, "max_tokens": max_tokens} | when
-    if plan.num_priorities > 1:
-        request["priority"] = rng.randrange(plan.num_priorities)
-    plan.requests.append(request)
-    return max_tokens
-
-
-def _draw_aborts(plan: _Plan) -> None:
-    """Lets clients give up: at once, a while after they arrived, or many at the same moment."""
-    rng = plan.rng
-    last_us = max((r.get("arrival_us", 0) for r in plan.requests), default=0)
-    grid_us = rng.choice([1, 5_000, 40_000])
-    for request in plan.requests:
-        if rng.random() < plan.abort_share:
-            start_us = request.get("arrival_us", rng.randint(0, last_us + 1))
-            wait_us = rng.choice([0, 1, 3_000, rng.randint(0, 20_000), rng.randint(0, 300_000)])
-            request["abort_us"] = -(-(start_us + wait_us) // grid_us) * grid_us
 
 
 def main(arguments: list[str] | None = None) -> int:
