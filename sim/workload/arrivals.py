@@ -40,7 +40,7 @@ def unit_times(generator: Generator, burstiness: float, num_requests: int | None
     """
     if num_requests is not None:
         times = np.cumsum(_gaps(generator, burstiness, num_requests))
-        yield times * (num_requests / times[-1])
+        yield times * (num_requests / times[-1]) if times[-1] > 0 else times  # tiny shapes underflow to 0
         return
     elapsed = 0.0
     while True:
@@ -102,7 +102,8 @@ class RateCurve:
             self._tabulate(2 * self._horizon)
             if self._areas[-1] == before:  # whole periods more, and not one request: the last step's factor is 0
                 break
-        piece = np.minimum(np.searchsorted(self._areas, units, side="right") - 1, len(self._starts) - 1)
+        units = np.maximum(units, np.finfo(np.float64).tiny)  # 0/0 would be no time, where the rate starts at 0
+        piece = np.minimum(np.searchsorted(self._areas, units, side="left") - 1, len(self._starts) - 1)
         with np.errstate(divide="ignore"):
             seconds: NDArray[np.float64] = self._starts[piece] + (units - self._areas[piece]) / self._rates[piece]
         return seconds

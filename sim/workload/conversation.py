@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from sim.workload.random import Draws, IntSampler, random_stream
 from sim.workload.streams import SharedPrefix
 
-_CONVERSATIONS_IN_A_ROW = 8
+_CONVERSATIONS_IN_A_ROW = 16
+_TURNS_IN_A_ROW = 256  # enough: conversations this long are drawn a few at a time
 _BLOCK = 32  # values a user draws at a time: a few conversations' worth
 
 
@@ -113,8 +114,12 @@ class ConversationDraws:
         A long conversation is more often met than a short one, and every turn of it equally often: so any turn of a
         row of conversations is equally likely to be the next.
         """
-        row = [self.draw() for _ in range(_CONVERSATIONS_IN_A_ROW)]
-        turn = int(self._generator.integers(sum(map(len, row))))
+        row: list[Conversation] = []
+        num_turns = 0
+        while len(row) < _CONVERSATIONS_IN_A_ROW and num_turns < _TURNS_IN_A_ROW:
+            row.append(self.draw())
+            num_turns += len(row[-1])
+        turn = int(self._generator.integers(num_turns))
         for conversation in row:
             if turn < len(conversation):
                 return conversation, turn

@@ -150,7 +150,8 @@ class _Table:
         if column.optional:
             return None
         others = f" (or {', '.join(column.names[1:])})" if column.names[1:] else ""
-        close = get_close_matches(column.names[0].lower(), known, n=1)
+        taken = {name.lower() for other in self._columns.values() for name in other.names}
+        close = get_close_matches(column.names[0].lower(), [name for name in known if name not in taken], n=1)
         meant = f"; is it '{self._header[known.index(close[0])]}'?" if close else ""
         raise UserError(
             f"{self._path}:1:1: no column '{column.names[0]}'{others}; got {', '.join(self._header)}{meant}"

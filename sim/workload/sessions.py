@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sim.workload.random import Draws, IntSampler, random_stream
 
-_BLOCK = 8
+_BLOCK = 16
+_SESSIONS_IN_A_ROW = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,29 @@ class Attendance:
         self.start_ns = 0
         self.end_ns = self._lengths.one()
         if under_way:
-            pause_ns = self._pauses.one()
-            elapsed_ns = int(generator.random() * (self.end_ns + pause_ns))
-            self.end_ns -= elapsed_ns
-            if self.end_ns <= 0:
-                self._come_back_at(self.end_ns + pause_ns)
+            self._look_in(generator.random())
 
     def leave(self, now_ns: int) -> None:
         """Ends the session: the user goes when it is over and nothing is awaited any more, and comes back later."""
         self._come_back_at(max(self.end_ns, now_ns) + self._pauses.one())
+
+    def _look_in(self, phase: float) -> None:
+        """Sets the current session as one finds it at a moment of a row of them, at this share of the whole row.
+
+        Any moment is equally likely, so a long session or pause is more often met than a short one.
+        """
+        row = [(self.end_ns, self._pauses.one())]
+        row += [(self._lengths.one(), self._pauses.one()) for _ in range(_SESSIONS_IN_A_ROW - 1)]
+        moment_ns = int(phase * sum(map(sum, row)))
+        for length_ns, pause_ns in row:
+            if moment_ns < length_ns:
+                self.end_ns = length_ns - moment_ns
+                return
+            moment_ns -= length_ns
+            if moment_ns < pause_ns:
+                self._come_back_at(pause_ns - moment_ns)
+                return
+            moment_ns -= pause_ns
 
     def _come_back_at(self, start_ns: int) -> None:
         self.start_ns = start_ns

@@ -77,7 +77,7 @@ def read_vllm_bench(path: Path) -> Trace:
         prompt_tokens=np.array(result.column("input_lens", _is_count, _TOKENS), dtype=np.int64),
         output_tokens=np.array(result.column("output_lens", _is_count, _TOKENS), dtype=np.int64),
         warnings=(f"{path}: {num_failed} failed requests of the recording are left out",) if num_failed else (),
-    )
+    ).in_order()
 
 
 class _MooncakeLine:
