@@ -7,7 +7,7 @@ Start reading at `search.py`. `point.py` judges one load, `interval.py` says how
 from __future__ import annotations
 
 from sim.capacity.diagnosis import Diagnosis
-from sim.capacity.loads import LoadGrid, Unit, unit_of
+from sim.capacity.loads import LoadGrid, Unit, own_load, unit_of
 from sim.capacity.point import STEADY_STATE, Point
 from sim.capacity.result import CapacityResult
 from sim.capacity.runs import Load, Progress, Runs, Simulate, Store
@@ -21,6 +21,7 @@ __all__ = [
     "Diagnosis",
     "Load",
     "LoadGrid",
+    "NoDataError",
     "Point",
     "Progress",
     "SearchInterruptedError",
@@ -30,6 +31,15 @@ __all__ = [
     "find_capacity",
     "unit_of",
 ]
+
+
+class NoDataError(UserError):
+    """An objective that had nothing to judge at any load; `index` is its place in the scenario's list."""
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(f"objectives.{index}: {message}")
+        self.index = index
+        self.message = message
 
 
 class SearchInterruptedError(Exception):
@@ -58,16 +68,14 @@ def find_capacity(
         progress: is told of each run.
 
     Raises:
-        UserError: a search without objectives, or an objective that no load has data for.
+        NoDataError: an objective that had nothing to judge at any load.
         SearchInterruptedError: Ctrl-C.
     """
-    if scenario.search is not None and not scenario.objectives:
-        raise UserError("objectives: a search needs at least one objective; got none; for example 'ttft.p95 <= 2s'")
     seeds = tuple(range(scenario.run.seed, scenario.run.seed + scenario.run.seeds))
     runs = Runs(scenario, simulate, seeds, jobs, store, progress)
     try:
         if scenario.search is None:
-            result = single_load(runs, None)
+            result = single_load(runs, own_load(scenario))
         else:
             result = search_capacity(runs, LoadGrid.of(scenario.search))
     except KeyboardInterrupt:
@@ -78,13 +86,10 @@ def find_capacity(
 
 def _check_data(result: CapacityResult) -> None:
     """Refuses to answer when an objective had nothing to judge at any load."""
-    for judged in zip(*(point.results for point in result.points), strict=True):
-        if all(result.met is None for result in judged):
-            last = judged[-1]
-            raise UserError(
-                f"objectives: {last.objective.text}: {last.note}; a longer run.duration, a shorter run.warm_up, or "
-                "another objective"
-            )
+    for index, judged in enumerate(zip(*(point.results for point in result.points), strict=True)):
+        if all(each.met is None for each in judged):
+            cure = "a longer run.duration, a shorter run.warm_up, or another objective"
+            raise NoDataError(index, f"{judged[-1].objective.text}: {judged[-1].note}; {cure}")
 
 
 def _so_far(runs: Runs) -> CapacityResult:

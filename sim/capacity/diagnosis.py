@@ -179,7 +179,7 @@ def _parts_of(metric: str) -> tuple[str, ...]:
 def _queue(facts: _Facts, queue_ms: float, percentile: float | None) -> Diagnosis:
     reason = facts.queue_reason
     share = facts.waited_for[reason]
-    waited = f"requests wait {_stat(percentile)} {_time(queue_ms)} in the queue"
+    waited = f"requests wait {_time(queue_ms)} in the queue ({_stat(percentile)})"
     if reason == "max_num_seqs":
         return Diagnosis(
             "max_num_seqs",
@@ -203,7 +203,7 @@ def _prefill(facts: _Facts, prefill_ms: float, percentile: float | None) -> Diag
         return _kv_blocks(facts)
     return Diagnosis(
         "token_budget",
-        f"reading a prompt takes {_stat(percentile)} {_time(prefill_ms)} from its first chunk to the first token "
+        f"reading a prompt takes {_time(prefill_ms)} ({_stat(percentile)}) from its first chunk to the first token "
         f"(budget {facts.budget} tokens a step); {facts.kv_text}",
         "a larger max_num_batched_tokens, shorter prompts, more shared prefix, or a faster GPU",
     )
@@ -274,7 +274,7 @@ def _notes(facts: _Facts, point: Point) -> list[str]:
 
 
 def _stat(percentile: float | None) -> str:
-    return "on average" if percentile is None else f"(p{percentile:g})"
+    return "mean" if percentile is None else f"p{percentile:g}"
 
 
 def _percent(share: float) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.scenario.model import Scenario, Search
+from sim.scenario.model import ClosedLoopWorkload, OpenLoopWorkload, Scenario, Search, UsersWorkload
 
 Unit = Literal["users", "requests_per_s", "concurrency", "context_tokens"]
 
@@ -31,6 +31,18 @@ def unit_of(scenario: Scenario) -> Unit:
     if scenario.search is not None:
         return UNITS[scenario.search.vary]
     return _KIND_UNITS[scenario.workload.kind]
+
+
+def own_load(scenario: Scenario) -> float | None:
+    """Returns the load that the workload itself states; None for a trace and for a load without a number."""
+    match scenario.workload:
+        case UsersWorkload(users=users):
+            return users
+        case OpenLoopWorkload(request_rate=rate, arrivals=arrivals):
+            return None if rate is None or math.isinf(rate) or arrivals == "all_at_once" else rate
+        case ClosedLoopWorkload(max_concurrency=concurrency):
+            return concurrency
+    return None
 
 
 @dataclass(frozen=True, slots=True)

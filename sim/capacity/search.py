@@ -28,7 +28,7 @@ _FEW_REQUESTS = 1000  # below this a percentile near its bound may be chance
 _SCAN = 3  # doublings tried after a break at the very first load
 _NARROW = 1.125
 _MAX_REACH = 6  # steps outwards in search of one seed's knee
-_MIN_KNEES = 3  # fewer say nothing of how much the seeds differ
+_MIN_SEEDS = 3  # fewer say nothing of how much they differ
 
 
 def search_capacity(runs: Runs, grid: LoadGrid) -> CapacityResult:
@@ -61,6 +61,7 @@ class _Search:
     def __init__(self, runs: Runs, grid: LoadGrid) -> None:
         self.runs = runs
         self.grid = grid
+        self._excess: dict[tuple[float, int], float] = {}
 
     def run(self) -> CapacityResult:
         low, high = self._bracket()
@@ -109,7 +110,7 @@ class _Search:
 
     def _settle(self, low: float, high: float | None) -> tuple[float | None, float | None]:
         """Bisects with all seeds: (largest that holds, the next that breaks); None where there is none."""
-        distance = (high - low) if high is not None else self.grid.step(low)
+        distance = max(high - low if high is not None else 0, low * (_NARROW - 1) / 2)
         if not self.runs.point(low).holds:
             return self._bisect(*self._walk_down(low, distance))
         if high is None:
@@ -164,20 +165,32 @@ class _Search:
 
     def _is_settled(self, low: float, high: float) -> bool:
         """Whether the seeds' knees differ by so much more than the bracket that closing it would tell nothing."""
-        knees = [knee for seed in self.runs.seeds if (knee := self._knee(seed, low)) is not None]
-        interval = t_interval(knees)
-        return interval is not None and len(knees) >= _MIN_KNEES and high - low <= (interval[1] - interval[0]) / 8
+        if len(self.runs.seeds) < _MIN_SEEDS:
+            return False
+        interval = t_interval([self._knee_at_least_so_far(seed, low) for seed in self.runs.seeds])
+        return interval is not None and high - low <= (interval[1] - interval[0]) / 8
+
+    def _knee_at_least_so_far(self, seed: int, around: float) -> float:
+        """Returns a seed's knee; one that has not been found lies at least as far off as the seed has been tried."""
+        knee = self._knee(seed, around)
+        if knee is not None:
+            return knee
+        excesses = self._excesses(seed)
+        return max(excesses) if excesses[around] <= 1 else min(excesses)
 
     def _knee(self, seed: int, around: float) -> float | None:
         return seed_knee(self._excesses(seed), around)
 
     def _excesses(self, seed: int) -> dict[float, float]:
-        objectives = self.runs.scenario.objectives
-        return {load: seed_excess(run, objectives) for load, run in self.runs.of_seed(seed).items()}
+        """Returns load -> the seed's worst measure-to-bound ratio, for every load it has been tried at."""
+        for load, run in (runs := self.runs.of_seed(seed)).items():
+            if (load, seed) not in self._excess:
+                self._excess[load, seed] = seed_excess(run, self.runs.scenario.objectives)
+        return {load: self._excess[load, seed] for load in runs}
 
     def _result(self, low: float | None, high: float | None) -> CapacityResult:
         value = low if low is not None else 0
-        interval = self._interval(low, high) if low is not None else None
+        interval = self._interval(value, high)
         points = tuple(self.runs.known())
         broken = next((point for point in points if point.load == high), None) if high is not None else None
         return CapacityResult(
@@ -200,34 +213,36 @@ class _Search:
         """Returns the 95 % interval around the answer, on the grid, after each seed's knee has been looked for."""
         if len(self.runs.seeds) < 2:
             return None
-        self._reach_knees(value, high)
-        knees = [self._knee_or_end(seed, value) for seed in self.runs.seeds]
+        anchor = value if value or high is None else high  # when nothing holds, the lowest load tried
+        self.runs.make([(anchor, seed) for seed in self.runs.seeds])
+        self._reach_knees(anchor, high)
+        knees = [self._knee_or_end(seed, anchor) for seed in self.runs.seeds]
         interval = t_interval(knees)
         assert interval is not None, f"no interval from {len(knees)} knees"
         low, upper = (self._on_grid(bound) for bound in interval)
         return min(low, value), max(upper, value)
 
-    def _reach_knees(self, value: float, high: float | None) -> None:
+    def _reach_knees(self, anchor: float, high: float | None) -> None:
         """Simulates the seeds whose knee lies outside the settled bracket at loads further and further from it."""
-        step = max((high if high is not None else value) - value, self.grid.step(value), 0.05 * value)
+        step = max((high if high is not None else anchor) - anchor, self.grid.step(anchor), 0.05 * anchor)
         for reach in range(_MAX_REACH):
             distance = step * 2**reach
             wanted = []
             for seed in self.runs.seeds:
-                if self._knee(seed, value) is None:
-                    up = self._excesses(seed)[value] <= 1
-                    load = self.grid.above(value, distance) if up else self.grid.below(value, distance)
+                if self._knee(seed, anchor) is None:
+                    up = self._excesses(seed)[anchor] <= 1
+                    load = self.grid.above(anchor, distance) if up else self.grid.below(anchor, distance)
                     wanted.append((load, seed))
             if not wanted:
                 return
             self.runs.make(wanted)
 
-    def _knee_or_end(self, seed: int, value: float) -> float:
+    def _knee_or_end(self, seed: int, anchor: float) -> float:
         """Returns a seed's knee; one that was not found lies at the end of what was searched."""
-        knee = self._knee(seed, value)
+        knee = self._knee(seed, anchor)
         if knee is not None:
             return knee
-        return self.grid.ceiling if self._excesses(seed)[value] <= 1 else 0.0
+        return self.grid.ceiling if self._excesses(seed)[anchor] <= 1 else 0.0
 
     def _on_grid(self, bound: float) -> float:
         if bound <= 0:

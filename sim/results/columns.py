@@ -47,7 +47,10 @@ class RequestColumns:
 
     def ended(self, *outcomes: Outcome) -> BoolArray:
         """Returns which requests ended in one of these ways."""
-        return np.isin(self.outcome, [int(outcome) for outcome in outcomes])
+        chosen = np.zeros(len(self.outcome), dtype=np.bool_)
+        for outcome in outcomes:
+            chosen |= self.outcome == int(outcome)
+        return chosen
 
 
 _NAMES = tuple(name for name in RequestColumns.__dataclass_fields__ if name not in {"finish_ns", "known_until_ns"})

@@ -18,6 +18,8 @@ from sim.results.window import Window
 
 FloatArray = npt.NDArray[np.float64]
 
+_KV_LOW = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -33,7 +35,8 @@ class WaitReasons:
 
     vLLM admits from the queue until the running list is full, the step's token budget is used up, or the KV cache has
     no blocks for the next request. What is left waiting after a step was scheduled therefore waited for the first of
-    the three that applies.
+    the three that applies. (Without chunked prefill a prompt may also wait because it is longer than what is left of
+    the budget: with most of the blocks free, that is what it was.)
     """
 
     max_num_seqs: float
@@ -176,5 +179,6 @@ def _wait_reasons(run: RunRecord, rows: _Rows, full: npt.NDArray[np.bool_]) -> W
     capped = rows.running >= run.max_num_seqs
     preempting = as_array(run.steps.num_preempted) > 0  # vLLM admits nothing in a step that preempts
     for_seqs = int(waited[capped & ~preempting].sum())
-    for_budget = int(waited[full & ~capped & ~preempting].sum())
+    short = full | (rows.kv_share < _KV_LOW)
+    for_budget = int(waited[short & ~capped & ~preempting].sum())
     return WaitReasons(for_seqs / total, for_budget / total, (total - for_seqs - for_budget) / total)

@@ -256,10 +256,13 @@ def test_what_waiting_requests_wait_for_follows_the_schedulers_order() -> None:
     run = empty_run(max_num_seqs=4)
     add_step(run, 0, 1 * S, running=4, waiting=2, prefill=96, decodes=4)  # full list (and full budget)
     add_step(run, 1 * S, 2 * S, running=3, waiting=1, prefill=97, decodes=3)  # full budget
-    add_step(run, 2 * S, 3 * S, running=3, waiting=1, prefill=0, decodes=3)  # neither: blocks
+    add_step(run, 2 * S, 3 * S, running=3, waiting=1, prefill=0, decodes=3, free=5)  # neither: blocks
     add_step(run, 3 * S, 4 * S, running=4, waiting=4, prefill=0, decodes=4, preempted=1)  # blocks for those running
     reasons = whole(closed(run, 4 * S)).server.wait_reasons
     assert (reasons.max_num_seqs, reasons.token_budget, reasons.kv_blocks) == (2 / 8, 1 / 8, 5 / 8)
+    unchunked = empty_run()
+    add_step(unchunked, 0, 1 * S, running=1, waiting=1, prefill=60, decodes=1, free=90)  # a prompt of 60 does not fit
+    assert whole(closed(unchunked, S)).server.wait_reasons.token_budget == 1
     idle = whole(closed(empty_run(), S)).server.wait_reasons
     assert (idle.max_num_seqs, idle.token_budget, idle.kv_blocks) == (0, 0, 0)
 

@@ -1,0 +1,268 @@
+"""The result of a run or a search as plain data: what `headcount run --json` prints, and what every report shows.
+
+`sim/results/run.schema.json` describes it. Numbers have six significant digits, so that they do not pretend more; what
+has no value is null, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from sim.capacity import CapacityResult, Point
+from sim.capacity.point import mean
+from sim.deployment import Deployment
+from sim.results.latency import LATENCIES
+from sim.results.metrics import GroupMetrics, RunMetrics
+from sim.results.objectives import ObjectiveResult, evaluate
+from sim.results.storage import versions
+from sim.scenario.model import Objective, Scenario, scenario_hash
+
+FORMAT = 1
+"""Of the document; rises when a reader of older ones would misread it."""
+
+Document = dict[str, Any]
+
+_THROUGHPUT = {
+    "offered_requests_per_s": "offered",
+    "requests_per_s": "completed",
+    "output_tokens_per_s": "output_tokens",
+    "prompt_tokens_per_s": "prompt_tokens",
+    "total_tokens_per_s": "total_tokens",
+}
+
+
+def build_document(scenario: Scenario, deployment: Deployment, result: CapacityResult) -> Document:
+    """Returns everything that is known, in the order of a reader's questions."""
+    diagnosis = result.diagnosis
+    return {
+        "format": FORMAT,
+        "scenario": scenario.name,
+        "scenario_hash": scenario_hash(scenario),
+        "supported_users": {name: _number(getattr(result, name)) for name in ("value", "low", "high")},
+        "unit": result.unit,
+        "registered_people": _registered(scenario, result),
+        "active_share": scenario.active_share,
+        "objectives": [objective.text for objective in scenario.objectives],
+        "objectives_met": result.supported if result.points else None,
+        "binding_objective": result.binding_objective,
+        "binding_resource": diagnosis.resource if diagnosis else None,
+        "diagnosis": {
+            "resource": diagnosis.resource,
+            "evidence": diagnosis.evidence,
+            "cure": diagnosis.cure,
+            "notes": list(diagnosis.notes),
+        } if diagnosis else None,
+        "calibrated": deployment.profile is not None and deployment.profile.calibrated is True,
+        "step_times": _step_times(deployment),
+        "search": _search(scenario, result),
+        "points": [_point(point) for point in result.points],
+        "server": _server(scenario, deployment),
+        "memory": _memory(deployment),
+        "warnings": _warnings(deployment, result),
+        "notes": list(result.notes),
+        "versions": versions(),
+        "seeds": list(result.seeds),
+    }  # fmt: skip
+
+
+def _registered(scenario: Scenario, result: CapacityResult) -> int | None:
+    """Returns how many registered people the supported users stand for."""
+    if scenario.active_share is None or result.unit != "users" or result.value is None:
+        return None
+    return math.floor(result.value / scenario.active_share + 1e-9)
+
+
+def _search(scenario: Scenario, result: CapacityResult) -> Document | None:
+    if scenario.search is None:
+        return None
+    return {
+        "vary": scenario.search.vary,
+        "from": _number(scenario.search.from_),
+        "to": _number(scenario.search.to),
+        "resolution": _number(result.resolution),
+        "next_load": _number(result.next_load),
+        "ceiling_reached": result.ceiling_reached,
+        "num_runs": result.num_runs,
+    }
+
+
+def _step_times(deployment: Deployment) -> Document:
+    """Says where the durations come from, and how far they were off where they could be compared."""
+    profile = deployment.profile
+    if profile is None:
+        return {"source": "analytical", "description": None, "errors": []}
+    return {
+        "source": profile.name,
+        "description": profile.description,
+        "errors": [
+            {
+                "run": table.run,
+                "band": table.band,
+                "held_out": table.held_out,
+                "metric": row.metric,
+                "statistic": row.statistic,
+                "measured": _number(row.measured),
+                "predicted": _number(row.predicted),
+                "error_percent": _number(row.error_percent),
+            }
+            for table in profile.errors
+            for row in table.rows
+        ],
+    }
+
+
+def _point(point: Point) -> Document:
+    return {
+        "load": _number(point.load),
+        "seeds": list(point.seeds),
+        "window": point.runs[0].window.sentence(),
+        **_latencies(point, lambda run: run.total),
+        "throughput": {key: _mean(point, _rate(name)) for key, name in _THROUGHPUT.items()},
+        "running": _level(point, "running"),
+        "waiting": _level(point, "waiting"),
+        "kv": _level(point, "kv"),
+        "busy": _mean(point, lambda run: run.server.busy),
+        "preemptions": _mean(point, lambda run: float(run.server.num_preemptions)),
+        "preemptions_per_request": _mean(point, _preemptions_per_request),
+        "prefix_hit_rate": _mean(point, lambda run: run.server.prefix_hit_rate),
+        "goodput": _mean(point, lambda run: run.total.goodput[run.bounds]),
+        "errors": _errors(point, lambda run: run.total),
+        "duration_s": _mean(point, lambda run: run.duration_s),
+        "num_requests": _mean(point, lambda run: float(run.total.num_requests)),
+        "classes": {name: _class(point, name) for name in point.runs[0].classes},
+        "overloaded": point.overloaded,
+        "objectives": [_objective(result, point) for result in point.results],
+        "objectives_met": point.holds,
+    }
+
+
+def _class(point: Point, name: str) -> Document:
+    def group(run: RunMetrics) -> GroupMetrics:
+        return run.classes[name]
+
+    return {
+        "num_requests": _mean(point, lambda run: float(group(run).num_requests)),
+        **_latencies(point, group),
+        "goodput": _mean(point, lambda run: group(run).goodput[run.bounds]),
+        "prefix_hit_rate": _mean(point, lambda run: _hit_rate(group(run))),
+        "errors": _errors(point, group),
+    }
+
+
+def _latencies(point: Point, group: Callable[[RunMetrics], GroupMetrics]) -> Document:
+    """Returns `ttft_ms` and its like: the mean over the seeds of each statistic."""
+    found = {}
+    for kind in LATENCIES:
+        summaries = [group(run).latency[kind] for run in point.runs]
+        found[f"{kind}_ms"] = {
+            "mean": _number(mean(each.mean for each in summaries)),
+            **{f"p{q:g}": _number(mean(each.percentiles[q] for each in summaries)) for q in summaries[0].percentiles},
+            "max": _number(mean(each.max for each in summaries)),
+        }
+    return found
+
+
+def _errors(point: Point, group: Callable[[RunMetrics], GroupMetrics]) -> Document:
+    kinds = sorted({kind for run in point.runs for kind in group(run).errors})
+    return {
+        "share": _mean(point, lambda run: group(run).error_share),
+        **{kind: _mean(point, _errors_of(group, kind)) for kind in kinds},
+    }
+
+
+def _errors_of(group: Callable[[RunMetrics], GroupMetrics], kind: str) -> Callable[[RunMetrics], float]:
+    return lambda run: float(group(run).errors.get(kind, 0))
+
+
+def _objective(result: ObjectiveResult, point: Point) -> Document:
+    """Returns one objective as judged: the value that decides, and that of each seed."""
+    objective = result.objective
+    single = [evaluate([objective], run)[0] for run in point.runs]
+    return {
+        "objective": objective.text,
+        "name": objective.name,
+        "value": _number(result.value),
+        "bound": objective.value,
+        "met": result.met,
+        "shown": None if result.value is None else _shown(objective, result.value),
+        "note": result.note,
+        "per_seed": [_number(each.value) for each in single],
+    }
+
+
+def _shown(objective: Objective, value: float) -> str:
+    """Returns a measure to three digits, in the unit that suits it."""
+    if objective.metric in (*LATENCIES, "duration"):
+        return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s" if value < 1000 else f"{value / 3600:.3g} h"
+    return objective.format(float(f"{value:.3g}"))
+
+
+def _server(scenario: Scenario, deployment: Deployment) -> Document:
+    server, flags = scenario.server, deployment.flags
+    names = [name for name in type(server.flags).model_fields if hasattr(flags, name)]
+    return {
+        "kind": server.kind,
+        "version": server.version,
+        "model": server.model,
+        "gpu": server.gpu,
+        "tensor_parallel_size": server.tensor_parallel_size,
+        "pipeline_parallel_size": server.pipeline_parallel_size,
+        "data_parallel_size": server.data_parallel_size,
+        "flags": {name: {"value": getattr(flags, name), "default": name in flags.defaulted} for name in names},
+    }
+
+
+def _memory(deployment: Deployment) -> Document:
+    memory = deployment.memory
+    gib = ("total_gib", "weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
+    counts = ("kv_bytes_per_token", "block_size", "num_gpu_blocks", "kv_tokens", "max_model_len", "longest_context")
+    return {
+        **{name: _number(getattr(memory, name)) for name in gib},
+        "utilization": _number(memory.utilization),
+        **{name: getattr(memory, name) for name in counts},
+        "max_concurrency": _number(memory.max_concurrency),
+        "max_concurrency_line": memory.max_concurrency_line,
+        "estimated": list(memory.estimated),
+    }
+
+
+def _warnings(deployment: Deployment, result: CapacityResult) -> list[str]:
+    """Collects what the server and the runs at the answer and at the break want said, each once."""
+    decisive = [point for point in result.points if point.load in (result.value, result.next_load)]
+    runs = [run for point in decisive or result.points for run in point.runs]
+    return list(dict.fromkeys([*deployment.warnings, *(warning for run in runs for warning in run.warnings)]))
+
+
+def _rate(name: str) -> Callable[[RunMetrics], float | None]:
+    def rate(run: RunMetrics) -> float | None:
+        value: float | None = getattr(run.throughput, name)
+        return value
+
+    return rate
+
+
+def _level(point: Point, name: str) -> Document:
+    levels = [getattr(run.server, name) for run in point.runs]
+    return {part: _number(mean(getattr(level, part) for level in levels)) for part in ("mean", "max")}
+
+
+def _preemptions_per_request(run: RunMetrics) -> float | None:
+    return run.server.num_preemptions / run.total.num_requests if run.total.num_requests else None
+
+
+def _hit_rate(group: GroupMetrics) -> float | None:
+    return group.num_cached_tokens / group.num_prompt_tokens if group.num_prompt_tokens else None
+
+
+def _mean(point: Point, measure: Callable[[RunMetrics], float | None]) -> float | int | None:
+    return _number(point.mean(measure))
+
+
+def _number(value: float | None) -> float | int | None:
+    """Returns six significant digits; whole numbers stay whole, what is not finite becomes None."""
+    if value is None or not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.6g}")
+    return int(value) if value == int(value) else rounded

@@ -1,0 +1,174 @@
+"""`headcount run`: how much does this server support, and why not more?"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sim.capacity import CapacityResult, Simulate
+    from sim.results.folder import ResultFolder
+    from sim.scenario.model import Scenario
+
+_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
+
+
+def run(  # noqa: PLR0917 - typer calls it, by name
+    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
+    users: Annotated[
+        int | None, typer.Option(min=1, help="Simulate this many users only: no search.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=1e-9, help="Simulate this many requests/s only.", show_default=False)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Simulate this concurrency only.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
+    reference: Annotated[bool, typer.Option("--reference", help="Use the step-by-step reference scheduler.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep every run's records there.", show_default=False)
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+) -> None:
+    """Simulate a scenario and print how many users the server supports, and why not more.
+
+    Exits with 0 when some load is supported (a search) or the one load holds, 1 when not, 2 on bad input, 130 after
+    Ctrl-C, with what was known by then.
+    """
+    from sim.capacity import NoDataError, SearchInterruptedError
+
+    overrides = [*(set_ or []), *_run_overrides(seeds, seed)]
+    loaded = _at_one_load(_load(scenario, overrides, variant), scenario, users, rate, concurrency)
+    try:
+        result = _find(loaded, reference=reference, out=out, jobs=jobs)
+    except SearchInterruptedError as error:
+        _print(loaded, error.result, as_json=as_json, out=out)
+        raise typer.Exit(_INTERRUPTED) from None
+    except NoDataError as error:
+        from sim.scenario.load import locate_problem
+        from sim.scenario.problems import ScenarioError
+
+        place = locate_problem(scenario, ("objectives", error.index), error.message, tuple(overrides), variant)
+        raise ScenarioError([place]) from None
+    _print(loaded, result, as_json=as_json, out=out)
+    if not result.supported:
+        raise typer.Exit(1)
+
+
+def _run_overrides(seeds: int | None, seed: int | None) -> list[str]:
+    given = {"run.seeds": seeds, "run.seed": seed}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _load(path: Path, overrides: list[str], variant: str | None) -> Scenario:
+    from sim.cli.checked import load_checked
+
+    return load_checked(path, overrides, variant)
+
+
+def _at_one_load(
+    scenario: Scenario, path: Path, users: int | None, rate: float | None, concurrency: int | None
+) -> Scenario:
+    """Returns the scenario with the load that the command line gives, and then without its search."""
+    from sim.errors import UserError
+    from sim.scenario.load import override
+
+    options = {
+        "--users": (users, "users", "workload.users"),
+        "--rate": (rate, "open_loop", "workload.request_rate"),
+        "--concurrency": (concurrency, "closed_loop", "workload.max_concurrency"),
+    }
+    given = {option: rest for option, rest in options.items() if rest[0] is not None}
+    if not given:
+        return scenario
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)}: give one load; got {len(given)}")
+    ((option, (load, kind, key)),) = given.items()
+    if scenario.workload.kind != kind:
+        fitting = [name for name, (_, other, _) in options.items() if other == scenario.workload.kind]
+        cure = f"; did you mean {fitting[0]}?" if fitting else ""
+        raise UserError(f"{option}: the workload of {path} is of kind {scenario.workload.kind}, not {kind}{cure}")
+    return override(scenario, {key: load, "search": None})
+
+
+def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | None) -> CapacityResult:
+    from joblib import cpu_count
+
+    from sim.capacity import find_capacity
+
+    store = None
+    if out is not None:
+        store = _folder(scenario, out)
+        store.prepare()
+    progress = Progress()
+    try:
+        return find_capacity(
+            scenario, _simulate(reference), jobs=jobs or cpu_count(), store=store, progress=progress.report
+        )
+    finally:
+        progress.clear()
+
+
+def _simulate(reference: bool) -> Simulate:
+    from sim.simulate import simulate
+
+    return partial(simulate, reference=True) if reference else simulate
+
+
+def _folder(scenario: Scenario, out: Path) -> ResultFolder:
+    from sim.capacity import unit_of
+    from sim.results.folder import ResultFolder
+    from sim.scenario.model import scenario_hash
+
+    return ResultFolder(out, scenario.name, scenario_hash(scenario), unit_of(scenario))
+
+
+def _print(scenario: Scenario, result: CapacityResult, *, as_json: bool, out: Path | None) -> None:
+    from reports.document import build_document
+    from reports.terminal import render
+    from sim.deployment import plan
+
+    document = build_document(scenario, plan(scenario), result)
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if out is not None:
+        _folder(scenario, out).write_result(text)
+    typer.echo(text if as_json else render(document), nl=False)
+
+
+@dataclass
+class Progress:
+    """Says on stderr how far a search is, once it has taken two seconds; a terminal sees one line that changes."""
+
+    began: float = field(default_factory=time.monotonic)
+    last: float = 0.0
+    shown: bool = False
+
+    def report(self, num_runs: int, load: float | None, _seed: int) -> None:
+        """Takes the news of one run."""
+        now = time.monotonic()
+        pause = 0.2 if sys.stderr.isatty() else 30.0
+        if now - self.began < 2 or now - self.last < pause:
+            return
+        self.last, self.shown = now, True
+        at = "" if load is None else f", now at load {load:g}"
+        text = f"{num_runs} {'run' if num_runs == 1 else 'runs'} in {now - self.began:.0f} s{at}"
+        typer.echo(f"\r{text:<60}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
+
+    def clear(self) -> None:
+        """Removes the line."""
+        if self.shown and sys.stderr.isatty():
+            typer.echo(f"\r{'':<60}\r", err=True, nl=False)

@@ -1,0 +1,209 @@
+"""`headcount run`: the answer on stdout, the same bytes each time, and an exit code that says which answer it is."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import typer
+from jsonschema import Draft202012Validator
+from typer.testing import CliRunner, Result
+
+import sim.simulate
+from sim.cli.run import Progress, run
+from sim.errors import UserError
+from sim.results.records import RunRecord
+from sim.scenario.model import Scenario
+
+SCENARIO = """
+name: tiny
+server: {kind: vllm, model: Qwen/Qwen2.5-7B-Instruct, gpu: rtx-4090, flags: {max_model_len: 8192, max_num_seqs: 8}}
+workload:
+  kind: users
+  classes:
+    - name: chat
+      first_prompt_tokens: 500
+      next_prompt_tokens: 100
+      output_tokens: 100
+      turns: 4
+      think_time: {exponential: {mean: 5s}}
+objectives: [ttft.p95 <= 1s, errors <= 1%]
+search: {vary: users, from: 4, to: 64}
+run: {duration: 40s, warm_up: 10s, seeds: 2}
+active_share: 0.5
+variants:
+  narrow: {server.max_num_seqs: 2}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def invoke(path: Path, *arguments: str) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(run)
+    return CliRunner().invoke(app, [str(path), "--jobs", "1", *arguments])
+
+
+def fails(path: Path, *arguments: str) -> str:
+    result = invoke(path, *arguments)
+    assert isinstance(result.exception, UserError), result.output
+    assert result.stdout == ""
+    return str(result.exception)
+
+
+def test_a_search_answers_in_the_first_line_and_succeeds(scenario: Path) -> None:
+    result = invoke(scenario)
+    assert result.exit_code == 0
+    first = result.stdout.splitlines()[0]
+    assert first.startswith("tiny: ")
+    assert "users supported (95 % interval" in first
+    assert "\nWhy not more\n" in result.stdout
+    assert "bound by max_num_seqs: " in result.stdout
+    assert "UNCALIBRATED" in result.stdout
+    assert result.stderr == ""
+
+
+def test_the_same_scenario_and_seed_print_the_same_bytes_on_any_number_of_cores(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sim.capacity.runs._WORTH_PARALLEL_S", 0.0)
+    first, second = (invoke(scenario, "--json", "--jobs", jobs) for jobs in ("1", "2"))
+    assert first.stdout_bytes == second.stdout_bytes
+    assert invoke(scenario, "--json", "--seed", "9").stdout_bytes != first.stdout_bytes
+
+
+def test_json_is_one_object_that_keeps_to_the_committed_schema(scenario: Path) -> None:
+    document = json.loads(invoke(scenario, "--json").stdout)
+    Draft202012Validator(json.loads(files("sim.results").joinpath("run.schema.json").read_text())).validate(document)
+    supported = document["supported_users"]
+    assert supported["low"] <= supported["value"] <= supported["high"]
+    assert document["registered_people"] == 2 * supported["value"]
+    assert document["binding_resource"] == "max_num_seqs"
+
+
+def test_the_answer_holds_and_the_next_load_does_not(scenario: Path) -> None:
+    document = json.loads(invoke(scenario, "--json").stdout)
+    value, after = document["supported_users"]["value"], document["search"]["next_load"]
+    assert invoke(scenario, "--users", str(value)).exit_code == 0
+    beyond = invoke(scenario, "--users", str(after))
+    assert beyond.exit_code == 1
+    assert beyond.stdout.startswith(f"tiny at {after} users: NOT supported\n")
+
+
+def test_a_search_without_a_supported_load_fails(scenario: Path) -> None:
+    result = invoke(scenario, "--set", "objectives=['ttft.p95 <= 1ms']", "--set", "search.to=8")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("tiny: 0 users: not even 1 user is supported\n")
+
+
+def test_variant_set_and_seeds_change_the_scenario(scenario: Path) -> None:
+    changes = ["--variant", "narrow", "--set", "run.duration=20s", "--seeds", "3"]
+    document = json.loads(invoke(scenario, "--users", "4", *changes, "--json").stdout)
+    assert document["scenario"] == "tiny-narrow"
+    assert document["server"]["flags"]["max_num_seqs"] == {"value": 2, "default": False}
+    assert document["seeds"] == [0, 1, 2]
+    assert "to 20 s of each run" in document["points"][0]["window"]
+
+
+def test_the_reference_scheduler_gives_the_same_answer(scenario: Path) -> None:
+    fast, reference = invoke(scenario, "--users", "6"), invoke(scenario, "--users", "6", "--reference")
+    assert fast.stdout_bytes == reference.stdout_bytes
+
+
+def test_out_keeps_every_run_and_the_result(scenario: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    for name in ("first", "second"):
+        assert invoke(scenario, "--users", "6", "--json", "--out", str(out / name)).exit_code == 0
+    kept = sorted(path.relative_to(out / "first") for path in (out / "first").rglob("*") if path.is_file())
+    names = ("itl.parquet", "manifest.json", "requests.parquet", "steps.parquet")
+    runs = [Path(f"users-6/seed-{seed}/{name}") for seed in (0, 1) for name in names]
+    assert kept == sorted([Path("result.json"), *runs])
+    for path in kept:
+        assert (out / "first" / path).read_bytes() == (out / "second" / path).read_bytes()
+    manifest = json.loads((out / "first" / "users-6" / "seed-1" / "manifest.json").read_text())
+    assert (manifest["scenario"], manifest["load"], manifest["seed"]) == ("tiny", 6, 1)
+    result = json.loads((out / "first" / "result.json").read_text())
+    assert manifest["scenario_hash"] == result["scenario_hash"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_first_run(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sim.simulate, "simulate", None)
+    message = fails(scenario, "--users", "4", "--out", str(scenario / "below-a-file"))
+    assert message.endswith("cannot be written: Not a directory; choose another folder with --out")
+
+
+def test_ctrl_c_prints_what_is_known_and_keeps_what_is_written(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate, made = sim.simulate.simulate, []
+
+    def interrupted(scenario: Scenario, *, seed: int, load: float | None = None) -> RunRecord:
+        if len(made) == 5:
+            raise KeyboardInterrupt
+        made.append(seed)
+        return simulate(scenario, seed=seed, load=load)
+
+    monkeypatch.setattr(sim.simulate, "simulate", interrupted)
+    result = invoke(scenario, "--out", str(tmp_path / "kept"))
+    assert result.exit_code == 130
+    assert result.stdout.startswith("tiny: interrupted, no answer; everything held at 8 users\n")
+    assert len(list((tmp_path / "kept").glob("users-*/seed-*/manifest.json"))) == 5
+    assert json.loads((tmp_path / "kept" / "result.json").read_text())["search"]["num_runs"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate", "3"], "--rate: the workload of {path} is of kind users, not open_loop; did you mean --users?"),
+        (
+            ["--concurrency", "3"],
+            "--concurrency: the workload of {path} is of kind users, not closed_loop",
+        ),
+        (["--users", "3", "--rate", "3"], "--users and --rate: give one load; got 2"),
+        (["--set", "server.flags.max_num_seq=3"], "did you mean"),
+        (["--variant", "wide"], "unknown variant 'wide'"),
+        (["--set", "objectives=['tpot.p95[chat] <= 1s']", "--set", "workload.classes.0.output_tokens=1"], "no data"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_on_stdout(scenario: Path, arguments: Sequence[str], message: str) -> None:
+    said = fails(scenario, *arguments)
+    assert message.format(path=scenario) in said
+    assert "\n" not in said
+
+
+def test_an_objective_without_data_is_told_with_its_place_in_the_file(scenario: Path) -> None:
+    text = SCENARIO.replace("ttft.p95 <= 1s", "tpot.p95 <= 1s").replace("output_tokens: 100", "output_tokens: 1")
+    scenario.write_text(text)
+    place = next(n for n, line in enumerate(text.splitlines(), start=1) if "objectives" in line)
+    assert fails(scenario, "--users", "4").startswith(f"{scenario}:{place}:14: objectives.0: tpot.p95 <= 1s: no data: ")
+
+
+def test_progress_is_silent_for_two_seconds_and_goes_to_stderr(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = Progress(began=100.0)
+    clock = iter([101.0, 103.0, 104.0, 140.0])
+    monkeypatch.setattr("sim.cli.run.time.monotonic", lambda: next(clock))
+    for number in range(1, 5):
+        progress.report(number, 8, 0)
+    progress.clear()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == ["2 runs in 3 s, now at load 8", "4 runs in 40 s, now at load 8"]
+
+
+def test_importing_the_command_loads_nothing_heavy() -> None:
+    heavy = ("numpy", "scipy", "pyarrow", "pydantic", "joblib")
+    code = f"import sys, sim.cli.run; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[]\n"
