@@ -18,9 +18,7 @@ _DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 KV_CACHE_DTYPES = ("auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
 
 
-def resolve_flags(
-    flags: EngineFlags, version: str, gpu: Gpu, model: ModelSpec, *, num_gpus: int = 1, max_model_len: int | None = None
-) -> ResolvedFlags:
+def resolve_flags(flags: EngineFlags, version: str, gpu: Gpu, model: ModelSpec, *, num_gpus: int = 1) -> ResolvedFlags:
     """Returns every flag with its value: the one given, or the default of this release on this GPU.
 
     Args:
@@ -29,7 +27,6 @@ def resolve_flags(
         gpu: the GPU each rank runs on.
         model: gives max_model_len and dtype where they are not given.
         num_gpus: tensor-parallel times pipeline-parallel size; the CPU's defaults grow with it.
-        max_model_len: stands for a max_model_len of -1 once it is known what fits.
 
     Raises:
         UserError: values that vLLM rejects, in its words.
@@ -37,19 +34,13 @@ def resolve_flags(
     release = parse_version(version)
     given = {f.name for f in fields(EngineFlags) if getattr(flags, f.name) is not None}
     auto_fit = flags.max_model_len == -1
-    length = max_model_len or (None if auto_fit else flags.max_model_len)
-    length = length or model.default_max_model_len or model.max_position_embeddings
+    # -1 stands for the longest that fits: until the pool is known, for the model's own.
+    length = None if auto_fit else flags.max_model_len
+    if length is None:
+        length = model.default_max_model_len or model.max_position_embeddings
     v1 = release >= since.V1_ENGINE
     chunked = _or(flags.enable_chunked_prefill, v1 or length > 32768)  # V0 turned it on above 32k
-    default_seqs, default_tokens = _device_defaults(release, gpu, num_gpus)
-    seqs = flags.max_num_seqs or default_seqs
-    tokens = flags.max_num_batched_tokens
-    if tokens is None:
-        # Only a default budget grows: to the context when prompts are not chunked, to one multimodal item.
-        tokens = max(default_tokens, model.min_batched_tokens, 0 if chunked else length)
-        tokens = min(seqs * length, tokens)
-    if flags.max_num_seqs is None:
-        seqs = min(seqs, tokens)
+    seqs, tokens = _batch_limits(flags, _device_defaults(release, gpu, num_gpus), length, chunked, model)
     resolved = ResolvedFlags(
         max_model_len=length,
         max_num_seqs=seqs,
@@ -79,6 +70,22 @@ def resolve_flags(
     )
     _check(resolved, gpu, model)
     return resolved
+
+
+def _batch_limits(
+    flags: EngineFlags, defaults: tuple[int, int], length: int, chunked: bool, model: ModelSpec
+) -> tuple[int, int]:
+    """Returns (max_num_seqs, max_num_batched_tokens): what was given, or the device's defaults bent to each other.
+
+    Only a default budget grows, to the context when prompts are not chunked and to one multimodal item; only a default
+    number of sequences is cut to the budget (`_set_default_max_num_seqs_and_batched_tokens_args`).
+    """
+    seqs = flags.max_num_seqs or defaults[0]
+    tokens = flags.max_num_batched_tokens
+    if tokens is None:
+        tokens = max(defaults[1], model.min_batched_tokens, 0 if chunked else length)
+        tokens = min(seqs * length, tokens)
+    return (min(seqs, tokens) if flags.max_num_seqs is None else seqs), tokens
 
 
 def _device_defaults(release: Version, gpu: Gpu, num_gpus: int) -> tuple[int, int]:

@@ -77,10 +77,7 @@ def read_config(path: Path) -> ModelSpec:
     """
     config = _Config(path, _load(path))
     kind = config.model_type
-    if kind in _WITHOUT_KV_CACHE or kind in _MULTI_STEP:
-        raise UserError(f"{path}: model_type: {kind!r} is not supported; give --kv-bytes-per-token and --weights-gib")
-    if config.get("num_kv_shared_layers", default=0):
-        raise UserError(f"{path}: num_kv_shared_layers: layers that share their KV cache are not supported")
+    _check_supported(config)
     heads = config.number("num_attention_heads", "n_head")
     hidden = config.number("hidden_size", "n_embd")
     layers = config.number("num_hidden_layers", "n_layer")
@@ -131,6 +128,16 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a JSON object, not {type(raw).__name__}")
     return raw
+
+
+def _check_supported(config: _Config) -> None:
+    kind = config.model_type
+    if kind in _WITHOUT_KV_CACHE or kind in _MULTI_STEP:
+        raise UserError(
+            f"{config.path}: model_type: {kind!r} is not supported; give --kv-bytes-per-token and --weights-gib"
+        )
+    if config.get("num_kv_shared_layers", default=0):
+        raise UserError(f"{config.path}: num_kv_shared_layers: layers that share their KV cache are not supported")
 
 
 def _layer_types(config: _Config, layers: int) -> tuple[LayerKind, ...]:
