@@ -20,7 +20,7 @@ MAX_TOKENS_CUT = (0, 32, 0)
 """max_tokens is cut to what the context leaves: 0.20 still answers 400 (issue 42474), 0.32 cuts (its source)."""
 
 SPARSE_RETENTION = (0, 32, 0)
-"""Sliding-window groups cache only the tails that hits can end at (0.32's source); releases before cache every block."""
+"""Sliding-window groups cache only the tails that hits can end at (0.32's source); before, every block."""
 
 ANALYTICAL = "analytical"
 

@@ -6,7 +6,8 @@ requests as they were when they joined; what has happened since is two counters,
 completed, added when a request leaves. Everything that is not plain decoding (prefill, the last tokens, preemption,
 aborts) leaves the pool first and goes through the reference's own code.
 
-A step then costs: the requests at a block boundary (one in `block_size`), the prefilling ones, and the joins and leaves.
+A step then costs: the requests at a block boundary (one in `block_size`; with sliding windows also those whose window
+leaves a block behind), the prefilling ones, and the joins and leaves.
 
 Why the result is equal to the reference, token for token and block for block:
 
@@ -47,6 +48,9 @@ class DecodePool:
         "_block_size",
         "_due",
         "_last_steps",
+        "_new",
+        "_skipping",
+        "_sliding_window",
         "classes",
         "context",
         "last_end_ns",
@@ -56,7 +60,7 @@ class DecodePool:
         "num_scheduled",
     )
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, sliding_window: int = 0) -> None:
         self.members: dict[Request, tuple[int, int]] = {}
         self.num_scheduled = 0
         self.num_completed = 0
@@ -68,6 +72,10 @@ class DecodePool:
         # A request whose next token begins a block in step s stands in _due[s % block_size], in running order.
         self._due: list[list[Request]] = [[] for _ in range(block_size)]
         self._last_steps: dict[int, list[Request]] = {}  # by the completion after which a request must leave
+        # A request whose window leaves a block behind once s steps are completed stands in _skipping[s % block_size].
+        self._sliding_window = sliding_window
+        self._skipping: list[list[Request]] = [[] for _ in range(block_size)]
+        self._new: list[Request] = []  # joined since the latest schedule: their windows may have moved a long way
 
     def join(self, request: Request, num_tokens_left: int) -> None:
         """Takes in a request that will decode in every step from the next one on.
@@ -80,6 +88,9 @@ class DecodePool:
         self.classes[request.class_id] = self.classes.get(request.class_id, 0) + 1
         self.context += request.num_computed_tokens
         insort(self._due[self._boundary(request, self.num_scheduled)], request, key=running_order)
+        if self._sliding_window:
+            insort(self._skipping[self._skip_boundary(request, self.num_completed)], request, key=running_order)
+            self._new.append(request)
         self._last_steps.setdefault(self.num_completed + num_tokens_left - 1, []).append(request)
 
     def leave(self, request: Request) -> None:
@@ -88,6 +99,10 @@ class DecodePool:
         num_scheduled = self.num_scheduled - scheduled
         num_completed = self.num_completed - completed
         self._due[self._boundary(request, scheduled)].remove(request)
+        if self._sliding_window:
+            self._skipping[self._skip_boundary(request, completed)].remove(request)
+            if request in self._new:
+                self._new.remove(request)
         request.num_computed_tokens += num_scheduled
         request.num_output_tokens += num_completed
         request.num_tokens += num_completed
@@ -111,10 +126,30 @@ class DecodePool:
         """Returns the requests whose next token begins a block, in running order."""
         return self._due[(self.num_scheduled + 1) % self._block_size]
 
+    def is_due(self, request: Request) -> bool:
+        """Returns whether a pooled request's next token begins a block."""
+        scheduled, _ = self.members[request]
+        return (request.num_computed_tokens + self.num_scheduled - scheduled) % self._block_size == 0
+
+    def skipping(self) -> list[Request]:
+        """Returns the requests whose window has left a block behind since the latest schedule, in running order."""
+        if not self._sliding_window:
+            return []
+        found = set(self._new)
+        if self.num_completed > self.num_completed_at_schedule:
+            found.update(self._skipping[self.num_completed % self._block_size])
+        return sorted(found, key=running_order)
+
+    def num_processed_tokens(self, request: Request) -> int:
+        """Returns the tokens of a pooled request whose steps are completed."""
+        _, completed = self.members[request]
+        return request.num_computed_tokens - request.num_in_flight_tokens + self.num_completed - completed
+
     def advance(self) -> None:
         """Counts a step in which every pooled request was scheduled."""
         self.num_scheduled += 1
         self.num_completed_at_schedule = self.num_completed
+        self._new.clear()
         self.context += len(self.members)
 
     def complete(self) -> list[Request]:
@@ -122,6 +157,11 @@ class DecodePool:
         self.num_completed += 1
         leaving = self._last_steps.pop(self.num_completed, ())
         return [request for request in leaving if request in self.members]
+
+    def _skip_boundary(self, request: Request, completed: int) -> int:
+        """Returns after which completions (modulo the block size) the request's window leaves a block behind."""
+        num_processed_tokens = request.num_computed_tokens - request.num_in_flight_tokens
+        return (completed - num_processed_tokens + self._sliding_window - 1) % self._block_size
 
     def _boundary(self, request: Request, scheduled: int) -> int:
         """Returns in which steps (modulo the block size) the request's token begins a block."""

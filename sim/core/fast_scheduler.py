@@ -1,18 +1,17 @@
 """The scheduler with a decode pool: the same schedules as the reference, at a fraction of the work a step.
 
-`decode_pool.py` says why they are the same. Precondition: one full-attention KV cache group.
+`decode_pool.py` and `fast_block_pool.py` say why they are the same. Precondition: KV cache groups of the kinds that
+`FastKVCacheManager` knows.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable
 
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.decode_pool import DecodePool, running_order
 from sim.core.fast_kv_cache_manager import FastKVCacheManager
-from sim.core.kv_cache_interface import FullAttentionSpec
 from sim.core.output import SchedulerOutput
 from sim.core.request import Request, RequestStatus
 from sim.core.scheduler import Scheduler
@@ -23,21 +22,20 @@ class FastScheduler(Scheduler):
 
     Args:
         scheduler_config: limits of a step.
-        cache_config: the pool of KV blocks; one full-attention group.
+        cache_config: the pool of KV blocks.
     """
 
     def __init__(self, scheduler_config: SchedulerConfig, cache_config: CacheConfig) -> None:
-        assert self.is_applicable(cache_config), "the fast path needs one full-attention KV cache group"
         self._fast_kv_cache_manager = FastKVCacheManager(cache_config, scheduler_config)
         super().__init__(scheduler_config, cache_config)
-        self.pool = DecodePool(cache_config.block_size)
+        self.pool = DecodePool(cache_config.block_size, self._fast_kv_cache_manager.sliding_window)
         self._loose: list[Request] = []  # running requests that are not pooled, in running order
         self._in_flight: deque[SchedulerOutput] = deque()  # non-empty steps, scheduled and not completed
 
     @staticmethod
     def is_applicable(cache_config: CacheConfig) -> bool:
         """Returns whether the fast path can serve this KV cache."""
-        return cache_config.kv_cache_groups == (FullAttentionSpec(),)
+        return FastKVCacheManager.is_applicable(cache_config)
 
     def schedule(self) -> SchedulerOutput:
         """Decides the next step."""
@@ -98,7 +96,8 @@ class FastScheduler(Scheduler):
         pool, loose = self.pool, self._loose
         if self.config.policy == "priority":
             num_free_blocks = self.kv_cache_manager.block_pool.get_num_free_blocks()
-            if len(pool.due()) + self._num_loose_blocks(threshold) > num_free_blocks:
+            num_needed = len(pool.due()) * self._fast_kv_cache_manager.num_groups
+            if num_needed + self._num_loose_blocks(threshold) > num_free_blocks:
                 return True
         if not loose or self.running[-len(loose)] is loose[0]:
             return False  # all pooled requests come first
@@ -108,21 +107,19 @@ class FastScheduler(Scheduler):
     def _num_loose_blocks(self, threshold: int) -> int:
         """Returns the blocks that the requests outside the pool can take in this step, at most."""
         block_size, budget = self.kv_cache_manager.block_size, self.config.max_num_batched_tokens
-        return sum(self._num_new_tokens(r, threshold, budget) // block_size + 1 for r in self._loose)
+        num_places = sum(self._num_new_tokens(r, threshold, budget) // block_size + 1 for r in self._loose)
+        return num_places * self._fast_kv_cache_manager.num_groups
 
     def _schedule_beside_pool(self, output: SchedulerOutput, threshold: int) -> int:
         """Takes blocks for due pooled requests and schedules the others, merged in running order."""
         pool, manager = self.pool, self._fast_kv_cache_manager
         token_budget = self.config.max_num_batched_tokens - len(pool.members)
-        due: Iterable[Request] = pool.due()
-        for request in sorted([*due, *self._loose], key=running_order) if self._loose else list(due):
+        for request in self._requests_to_visit():
             if request.status != RequestStatus.RUNNING:
                 continue  # preempted for one before it
             if request in pool.members:
-                while not manager.block_pool.get_num_free_blocks():
-                    if self._preempt_last(output) is request:
-                        return token_budget
-                output.new_blocks[request] = manager.allocate_block(request)
+                if not self._visit_pooled(request, output):
+                    return token_budget
                 continue
             num_new_tokens = self._num_new_tokens(request, threshold, token_budget)
             if num_new_tokens == 0:
@@ -137,6 +134,26 @@ class FastScheduler(Scheduler):
                 output.new_blocks[request] = new_blocks
             token_budget -= num_new_tokens
         return token_budget
+
+    def _requests_to_visit(self) -> list[Request]:
+        """Returns, in running order, the requests that this step does more for than count a token."""
+        due, skipping = self.pool.due(), self.pool.skipping()
+        if not self._loose and not skipping:
+            return due.copy()
+        return sorted({*due, *skipping, *self._loose}, key=running_order)
+
+    def _visit_pooled(self, request: Request, output: SchedulerOutput) -> bool:
+        """Moves a pooled request's window and takes its next block where due; returns whether it is still running."""
+        manager = self._fast_kv_cache_manager
+        if manager.sliding_window:
+            manager.remove_skipped_blocks(request, self.pool.num_processed_tokens(request))
+        if not self.pool.is_due(request):
+            return True
+        while manager.block_pool.get_num_free_blocks() < manager.num_groups:
+            if self._preempt_last(output) is request:
+                return False
+        output.new_blocks[request] = manager.allocate_place(request)
+        return True
 
     def _preempt_last(self, output: SchedulerOutput) -> Request:
         victim, _ = self._pop_victim()

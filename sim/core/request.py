@@ -79,7 +79,7 @@ class Request:
         class_id: int = 0,
     ) -> None:
         # Python hashes -1 and -2 alike, so negative streams could make different blocks look equal.
-        assert output_stream >= 0 and all(stream >= 0 for stream, _ in prompt), "token streams are numbered from 0"
+        assert min(output_stream, *(stream for stream, _ in prompt)) >= 0, "token streams are numbered from 0"
         self.request_id = request_id
         self.prompt = prompt
         self.num_prompt_tokens = sum(length for _, length in prompt)
