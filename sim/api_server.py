@@ -74,6 +74,7 @@ class ApiServer:
         self._pending: dict[Request, _Pending] = {}
         self._in_transit: list[tuple[int, int, ClientRequest]] = []  # heap by arrival at the engine
         self._deadlines: list[tuple[int, int, Request]] = []  # heap by when the client gives up
+        self._latest_of_user: dict[int, Request] = {}
         self._num_prefill_tokens = 0  # prompt tokens of requests without a first token
         self._last_done_ns = 0
 
@@ -120,6 +121,18 @@ class ApiServer:
         for request in outputs.finished:
             self._close(request, Outcome.FINISHED, seen_ns)
 
+    def warnings(self) -> list[str]:
+        """Returns a sentence where requests came that a real server would hold for ever."""
+        stuck = sum(request.outcome is Outcome.NEVER_FITS for request in self.run.requests)
+        if not stuck:
+            return []
+        return [
+            f"{stuck} of {len(self.run.requests)} requests can never be served: the KV cache holds one of at most "
+            f"{self.limits.max_request_tokens} tokens. vLLM would keep each waiting for ever, and in order of arrival "
+            "all behind it; here they are turned away at once. Give the KV cache more memory, or lower max_model_len, "
+            "so that they are refused"
+        ]
+
     def _arrival_ns(self, client: ClientRequest) -> int:
         latency = self.latency
         return client.sent_ns + latency.request_ns + round(latency.per_prompt_token_ns * client.num_prompt_tokens)
@@ -156,6 +169,11 @@ class ApiServer:
             priority=client.priority,
             class_id=client.class_id,
         )
+        if client.user_id >= 0:
+            previous = self._latest_of_user.get(client.user_id)
+            if previous is not None and client.turn:
+                request.continue_from(previous, self.run.block_size)
+            self._latest_of_user[client.user_id] = request
         self._pending[request] = _Pending(client, record)
         self._num_prefill_tokens += request.num_prompt_tokens
         if client.timeout_ns is not None:

@@ -11,7 +11,15 @@ from sim.engine.roofline import Roofline
 from sim.engine.step_time import ClientLatency, StepTimeModel
 from sim.errors import UserError
 from sim.hardware import Gpu, find_gpu
-from sim.memory import EngineFlags, MemoryBudget, MemoryOverrides, ResolvedFlags, ServerSpec, memory_budget
+from sim.memory import (
+    EngineFlags,
+    MemoryBudget,
+    MemoryOverrides,
+    ResolvedFlags,
+    ServerSpec,
+    memory_budget,
+    request_never_fits,
+)
 from sim.memory.version import parse_version
 from sim.models import ModelSpec, find_model
 from sim.scenario.model import Scenario, Server
@@ -166,5 +174,23 @@ def _limits(memory: MemoryBudget, server: Server) -> AdmissionLimits:
         refuse_sum=parse_version(server.version) < MAX_TOKENS_CUT,
         max_num_queued_reqs=flags.max_num_queued_reqs,
         max_num_queued_tokens=flags.max_num_queued_tokens,
-        max_request_tokens=memory.longest_context if memory.longest_context < flags.max_model_len else None,
+        max_request_tokens=_longest_request(memory),
     )
+
+
+def _longest_request(memory: MemoryBudget) -> int | None:
+    """Returns the most tokens of a request that the scheduler can ever admit; None: all up to max_model_len.
+
+    The check at the start is another one: gemma-4-31B on 0.19.1 starts with 1.53 x 262,144 tokens, and its scheduler
+    holds a prompt of 60,000 for ever, since admission counted the whole prompt in every group.
+    """
+    admitted, refused = 0, memory.flags.max_model_len
+    if not request_never_fits(refused, memory):
+        return None
+    while refused - admitted > 1:
+        middle = (admitted + refused) // 2
+        if request_never_fits(middle, memory):
+            refused = middle
+        else:
+            admitted = middle
+    return admitted

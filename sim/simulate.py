@@ -39,11 +39,11 @@ def simulate(scenario: Scenario, *, seed: int, load: float | None = None, refere
         num_replicas=1,
         calibrated=step_time_model.calibrated,
     )
-    engine = EngineCore(
-        deployment.scheduler_config, deployment.cache_config, step_time_model, reference=reference
-    )
+    engine = EngineCore(deployment.scheduler_config, deployment.cache_config, step_time_model, reference=reference)
     server = ApiServer(workload, engine, record, limits=deployment.limits, latency=deployment.latency)
     record.end_ns = run(engine, server)
     record.arrivals_end_ns = workload.arrivals_end_ns
-    record.warnings += [*deployment.warnings, *workload.warnings, *step_time_model.out_of_range()]
+    record.warnings += [
+        *deployment.warnings, *workload.warnings, *server.warnings(), *step_time_model.out_of_range()
+    ]  # fmt: skip
     return record
