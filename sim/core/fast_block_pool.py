@@ -103,6 +103,10 @@ class FastBlockPool:
         self._num_free -= num_blocks
         return blocks
 
+    def num_free_of(self, blocks: Sequence[int]) -> int:
+        """Returns how many of the blocks are free."""
+        return list(map(self.refs.__getitem__, blocks)).count(0)
+
     def touch(self, blocks: Sequence[int]) -> None:
         """Adds a reference to blocks that were hit; those that were free leave the queue."""
         refs, stale = self.refs, self._stale
@@ -172,14 +176,17 @@ class GroupCache:
 
     def find_longest_prefix(self, request: Request, max_num_blocks: int) -> list[int]:
         """Returns the longest run of cached blocks from the start, hashing no more of the request than it takes."""
-        get, hashes, hits = self._cached.get, request.block_hashes, []
-        for i in range(max_num_blocks):
-            if i >= len(hashes):
-                request.hash_blocks(min(max_num_blocks, 2 * i + 1), self._block_size)
-            found = get(hashes[i])
-            if found is None:
-                break
-            hits.append(found if isinstance(found, int) else found[0])
+        get, hashes = self._cached.get, request.block_hashes
+        hits: list[int] = []
+        while len(hits) < max_num_blocks:
+            first = len(hits)
+            last = min(max_num_blocks, 2 * first + 1)
+            if last > len(hashes):
+                request.hash_blocks(last, self._block_size)
+            for found in map(get, hashes[first:last]):
+                if found is None:
+                    return hits
+                hits.append(found if isinstance(found, int) else found[0])
         return hits
 
     def hash_runs(self, request: Request) -> None:

@@ -103,8 +103,7 @@ class FastKVCacheManager:
         if admission:
             hits = self._no_hits if new_computed_blocks is None else new_computed_blocks
             num_hit_places = num_new_computed_tokens // block_size
-            refs = pool.refs
-            reserve = sum(refs[block] == 0 for blocks in hits for block in blocks)  # free ones leave the queue
+            reserve = sum(map(pool.num_free_of, hits))  # they leave the queue
             reserve += self.watermark_blocks if has_scheduled_reqs else 0
             num_free = pool.get_num_free_blocks()
             if full_sequence_must_fit and self._num_blocks_to_admit(request, num_hit_places) + reserve > num_free:
