@@ -9,6 +9,8 @@ import typer
 from sim.cli.check import check
 from sim.cli.check_schedule import check_schedule
 from sim.cli.init import init
+from sim.cli.run import run
+from sim.cli.size import size
 from sim.errors import UserError
 
 app = typer.Typer(
@@ -20,8 +22,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(run)
 app.command()(check)
 app.command()(init)
+app.command()(size)
 app.command(name="check-schedule")(check_schedule)
 
 
