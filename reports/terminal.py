@@ -13,8 +13,8 @@ _WORDS = {
     "context_tokens": ("token of context", "tokens of context"),
 }
 _INTERVAL = (
-    "The interval is Student's t of the seeds' own knees: it holds the mean of ever more runs of this length in 95 % "
-    "of searches; it says nothing of the error of the step times."
+    "interval: Student's t of the loads at which each seed breaks; in 95 % of such searches it holds the mean that ever",
+    "more seeds would give. It says nothing of the error of the step times",
 )
 
 
@@ -34,14 +34,23 @@ def render(document: Document) -> str:
 def _headline(document: Document) -> list[str]:
     lines = [f"{document['scenario']}{_answer(document)}"]
     if document["objectives"]:
-        judged = f", each the mean over {len(document['seeds'])} seeds" if len(document["seeds"]) > 1 else ""
-        lines.append(f"  objectives: {', '.join(document['objectives'])}{judged}")
+        means = f" (means over {len(document['seeds'])} seeds)" if len(document["seeds"]) > 1 else ""
+        lines.append(f"  objectives{means}: {', '.join(_objectives(document))}")
     if document["registered_people"] is not None:
         lines.append(
             f"  registered people: about {document['registered_people']}, when {_percent(document['active_share'])} of "
             "them are at work at the same moment (active_share)"
         )
     return lines
+
+
+def _objectives(document: Document) -> list[str]:
+    """Returns each objective, with what was measured at the load that is the answer."""
+    value = document["supported_users"]["value"]
+    points = [point for point in document["points"] if document["search"] is None or point["load"] == value]
+    if not points:
+        return list(document["objectives"])
+    return [f"{each['objective']} (is {each['shown'] or 'without data'})" for each in points[0]["objectives"]]
 
 
 def _answer(document: Document) -> str:
@@ -114,10 +123,17 @@ def _provenance(document: Document) -> list[str]:
     lines.append(f"  flags: {_flags(server['flags'])}")
     lines.append(f"  runs: {_runs(document)}")
     if document["points"]:
-        lines.append(f"  {document['points'][-1]['window']}")
+        lines.append(f"  {_window(document)}")
     if document["supported_users"]["low"] is not None:
-        lines.append(f"  {_INTERVAL}")
+        lines += [f"  {_INTERVAL[0]}", f"    {_INTERVAL[1]}"]
     return lines
+
+
+def _window(document: Document) -> str:
+    """Returns what the numbers describe; where each load has a window of its own, that of the answer."""
+    value = document["supported_users"]["value"]
+    at_answer = [point["window"] for point in document["points"] if point["load"] == value]
+    return str((at_answer or [document["points"][-1]["window"]])[0])
 
 
 def _errors(times: Document) -> str:

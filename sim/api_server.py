@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sim.core.request import Request
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
 from sim.engine.step_time import ClientLatency
-from sim.results.records import Outcome, RequestRecord, RunRecord
+from sim.records import Outcome, RequestRecord, RunRecord
 from sim.workload.client import ClientRequest, Workload
 
 

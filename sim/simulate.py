@@ -6,7 +6,7 @@ from sim.api_server import ApiServer
 from sim.deployment import plan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.scenario.model import Scenario
 from sim.workload.build import build_workload
 

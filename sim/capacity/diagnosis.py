@@ -264,7 +264,8 @@ def _client_slow(client_ms: float, percentile: float | None) -> Diagnosis:
 def _notes(facts: _Facts, point: Point) -> list[str]:
     p50, p99 = facts.part_ms("ttft", 50.0), facts.part_ms("ttft", 99.0)
     notes = []
-    if p50 > 0 and p99 > 10 * p50 and facts.busy < 0.6:
+    queued = facts.part_ms("queue", 99.0) > p99 / 2  # else the slow ones have long prompts, and nobody was in their way
+    if p50 > 0 and p99 > 10 * p50 and facts.busy < 0.6 and queued:
         notes.append(
             f"bursts: TTFT p99 is {p99 / p50:.3g} times its p50 while the server is busy {_percent(facts.busy)} of "
             "the time"

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sim.capacity.point import Point
 from sim.results.metrics import RunMetrics, summarize
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.scenario.model import Scenario
 
 Load = float | None

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sim.capacity import CapacityResult, Simulate
+    from sim.capacity import CapacityResult, NoDataError, Simulate
+    from sim.errors import UserError
     from sim.results.folder import ResultFolder
     from sim.scenario.model import Scenario
 
@@ -59,11 +60,7 @@ def run(  # noqa: PLR0917 - typer calls it, by name
         _print(loaded, error.result, as_json=as_json, out=out)
         raise typer.Exit(_INTERRUPTED) from None
     except NoDataError as error:
-        from sim.scenario.load import locate_problem
-        from sim.scenario.problems import ScenarioError
-
-        place = locate_problem(scenario, ("objectives", error.index), error.message, tuple(overrides), variant)
-        raise ScenarioError([place]) from None
+        raise _placed(error, scenario, overrides, variant) from None
     _print(loaded, result, as_json=as_json, out=out)
     if not result.supported:
         raise typer.Exit(1)
@@ -78,6 +75,15 @@ def _load(path: Path, overrides: list[str], variant: str | None) -> Scenario:
     from sim.cli.checked import load_checked
 
     return load_checked(path, overrides, variant)
+
+
+def _placed(error: NoDataError, path: Path, overrides: list[str], variant: str | None) -> UserError:
+    """Returns the error with the line of the objective that it is about."""
+    from sim.scenario.load import locate_problem
+    from sim.scenario.problems import ScenarioError
+
+    key = ("objectives", error.index)
+    return ScenarioError([locate_problem(path, key, error.message, tuple(overrides), variant)])
 
 
 def _at_one_load(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.results.percentiles import IntArray
-from sim.results.records import Outcome, RequestRecord, RunRecord
+from sim.records import Outcome, RequestRecord, RunRecord
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 

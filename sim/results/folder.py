@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.results.storage import write_run, write_text
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sim.results.columns import BoolArray, RequestColumns, as_array
 from sim.results.percentiles import IntArray, Sample
-from sim.results.records import Outcome, RunRecord
+from sim.records import Outcome, RunRecord
 from sim.results.window import Window
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")

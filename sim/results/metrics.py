@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,13 +19,15 @@ from sim.results.latency import (
     summarize_sample,
 )
 from sim.results.percentiles import Sample
-from sim.results.records import Outcome, RunRecord
+from sim.records import Outcome, RunRecord
 from sim.results.server_use import ServerUse, server_use
 from sim.results.steadiness import Overload, find_overload
 from sim.results.window import Window, steady_window
 from sim.scenario.model import Bound, ClosedLoopWorkload, Objective, OpenLoopWorkload, Scenario, TraceWorkload
 
 Bounds = tuple[Bound, ...]
+
+_MIN_TURNOVERS = 5.0
 
 _ERRORS = {
     Outcome.REFUSED: "refused",
@@ -136,7 +138,9 @@ class RunMetrics:
 def summarize(run: RunRecord, scenario: Scenario) -> RunMetrics:
     """Returns the numbers of a run, over the steady-state window that the scenario asks for."""
     window = _window(run, scenario)
-    return summarize_window(run, window, scenario.objectives)
+    metrics = summarize_window(run, window, scenario.objectives)
+    short = _short_run(run, metrics, scenario)
+    return replace(metrics, warnings=(*metrics.warnings, short)) if short else metrics
 
 
 def summarize_window(run: RunRecord, window: Window, objectives: Sequence[Objective] = ()) -> RunMetrics:
@@ -181,6 +185,25 @@ def _window(run: RunRecord, scenario: Scenario) -> Window:
         last_ns = max((request.sent_ns for request in run.requests), default=0)
         return Window(window.start_ns, min(window.end_ns, last_ns), finite=False)
     return window
+
+
+def _short_run(run: RunRecord, metrics: RunMetrics, scenario: Scenario) -> str | None:
+    """Warns when requests that come at a rate stop coming before the first of them have left.
+
+    Such a run only ever fills the server: a rate that it survives may be far above what the server can keep up.
+    """
+    workload, mean_ms = scenario.workload, metrics.total.latency["e2el"].mean
+    capped = isinstance(workload, TraceWorkload) and workload.max_concurrency is not None
+    if mean_ms is None or capped or not isinstance(workload, TraceWorkload | OpenLoopWorkload):
+        return None
+    sent = [request.sent_ns for request in run.requests]
+    span_s = (max(sent) - min(sent)) / 1e9
+    if span_s == 0 or span_s >= _MIN_TURNOVERS * mean_ms / 1000:
+        return None
+    return (
+        f"short run: requests come for {span_s:.3g} s and take {mean_ms / 1000:.3g} s on average, so the server was "
+        "never in a steady state; a longer run at this rate may fare worse"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sim.results.columns import as_array
 from sim.results.percentiles import IntArray
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.results.window import Window
 
 FloatArray = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.results.columns import RequestColumns, as_array
 from sim.results.percentiles import IntArray
-from sim.results.records import Outcome, RunRecord
+from sim.records import Outcome, RunRecord
 from sim.results.window import Window
 
 _NUM_BATCHES = 10

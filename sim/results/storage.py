@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim import __version__
 from sim.errors import UserError
-from sim.results.records import Outcome, RequestRecord, RunRecord
+from sim.records import Outcome, RequestRecord, RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

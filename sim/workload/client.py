@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from sim.results.records import Outcome
+from sim.records import Outcome
 
 Segment = tuple[int, int]
 """(stream, length): the first `length` tokens of an endless token sequence named by an int."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from sim.results.records import Outcome
+from sim.records import Outcome
 from sim.workload.client import ClientRequest
 from sim.workload.requests import RequestSource
 

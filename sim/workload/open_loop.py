@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from heapq import heappop, heappush
 
-from sim.results.records import Outcome
+from sim.records import Outcome
 from sim.workload.client import ClientRequest, Retries
 from sim.workload.requests import RequestSource
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 
-from sim.results.records import Outcome
+from sim.records import Outcome
 from sim.workload.client import ClientRequest, Prompt, Retries
 from sim.workload.conversation import Conversation, ConversationDraws, UserClass
 from sim.workload.random import random_stream

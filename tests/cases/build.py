@@ -19,7 +19,7 @@ from sim.engine.engine_core import EngineCore
 from sim.engine.process import run
 from sim.engine.step_time import ClientLatency, StepTimeModel
 from sim.results.metrics import RunMetrics, summarize
-from sim.results.records import Outcome, RequestRecord, RunRecord
+from sim.records import Outcome, RequestRecord, RunRecord
 from sim.scenario.model import Scenario
 from sim.simulate import simulate
 from sim.workload.client import ClientRequest, Prompt
@@ -182,3 +182,9 @@ def serve(
 def by_id(record: RunRecord) -> dict[int, RequestRecord]:
     """Returns the records by request."""
     return {request.request_id: request for request in record.requests}
+
+
+def tokens_per_s(record: RunRecord, start_s: float, end_s: float) -> float:
+    """Returns the tokens after the first that came out between two moments, per second."""
+    gaps = zip(record.itl.end_ns, record.itl.count, strict=True)
+    return sum(count for end_ns, count in gaps if start_s * S <= end_ns < end_s * S) / (end_s - start_s)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sim.results.records import Outcome
+from sim.records import Outcome
 from tests.cases.build import diagnosed, measured, one_class, scenario, write_profile
 
 

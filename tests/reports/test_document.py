@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from reports.document import Document, build_document
 from sim.capacity import SearchInterruptedError, find_capacity
 from sim.deployment import plan
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.results.storage import versions
 from sim.scenario.load import override
 from sim.scenario.model import Scenario

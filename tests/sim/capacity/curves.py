@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.scenario.model import Scenario
 from tests.sim.results.toys import S, empty_run, finished
 

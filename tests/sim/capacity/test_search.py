@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.capacity import STEADY_STATE, NoDataError, SearchInterruptedError, find_capacity
 from sim.capacity import runs as runs_module
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.scenario.model import Scenario
 from tests.sim.capacity.curves import Served, proportional
 from tests.sim.results.toys import (

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import sim.simulate
 from sim.cli.run import Progress, run
 from sim.errors import UserError
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.scenario.model import Scenario
 
 SCENARIO = """

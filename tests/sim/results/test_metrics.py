@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sim.results.latency import PERCENTILES
 from sim.results.metrics import RunMetrics, is_finite, summarize, summarize_window
-from sim.results.records import Outcome, RunRecord
+from sim.records import Outcome, RunRecord
 from sim.results.window import Window, steady_window
 from sim.scenario.load import scenario_from_text
 from sim.scenario.model import Bound, Objective
@@ -21,6 +21,7 @@ from tests.sim.results.toys import (
     open_loop_scenario,
     request,
     simulate_mm,
+    users_scenario,
 )
 
 
@@ -161,6 +162,18 @@ def test_a_run_that_ends_before_its_warm_up_has_no_numbers() -> None:
     assert metrics.throughput.total_tokens is None
     assert metrics.server.running.mean is None
     assert metrics.server.busy is None
+
+
+@pytest.mark.parametrize(("took_s", "warned"), [(1, False), (30, True)])
+def test_a_run_that_only_fills_the_server_is_said_to_be_short(took_s: int, warned: bool) -> None:
+    run = empty_run()
+    run.requests += [finished(n, (100 + n) * S, took_s * S) for n in range(100)]
+    run.end_ns, run.arrivals_end_ns = 300 * S, 200 * S
+    warnings = summarize(run, open_loop_scenario("ttft.p95 <= 1s")).warnings
+    assert [text.split(",")[0] for text in warnings] == (
+        ["short run: requests come for 99 s and take 30 s on average"] if warned else []
+    )
+    assert summarize(run, users_scenario("ttft.p95 <= 1s")).warnings == ()  # users wait for their answers
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sim.errors import UserError
-from sim.results.records import Outcome, RunRecord
+from sim.records import Outcome, RunRecord
 from sim.results.storage import versions, write_run, write_text
 from tests.sim.results.toys import S, add_gaps, add_step, empty_run, finished, request
 

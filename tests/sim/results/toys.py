@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sim.results.records import Outcome, RequestRecord, RunRecord
+from sim.records import Outcome, RequestRecord, RunRecord
 from sim.scenario.load import scenario_from_text
 from sim.scenario.model import Scenario
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sim.results.records import Outcome
+from sim.records import Outcome
 from sim.workload.client import ClientRequest, Workload
 
 SECOND = 1_000_000_000

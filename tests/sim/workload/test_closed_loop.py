@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.results.records import Outcome
+from sim.records import Outcome
 from sim.workload.build import build_workload
 from tests.sim.workload.made import closed_loop
 from tests.sim.workload.server import SECOND, serve

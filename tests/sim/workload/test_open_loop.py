@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import UserError
-from sim.results.records import Outcome
+from sim.records import Outcome
 from sim.workload.build import build_workload
 from sim.workload.client import ClientRequest
 from tests.sim.workload.made import ONE_SHOT, open_loop

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import UserError
-from sim.results.records import Outcome
+from sim.records import Outcome
 from sim.scenario.model import Scenario
 from sim.workload.build import build_workload
 from sim.workload.client import ClientRequest, Prompt

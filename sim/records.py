@@ -1,0 +1,106 @@
+"""What one run leaves behind: a record a request, a row a step, and the inter-token gaps.
+
+These are filled while the simulation runs, so they hold plain integers and lists; `metrics.py` turns them into numbers
+a person reads, `storage.py` writes them to Parquet. All times are integer nanoseconds since the start of the run; -1
+means "never happened".
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Outcome(IntEnum):
+    """How a request ended, seen from its client."""
+
+    UNFINISHED = 0  # still in the server when the run ended
+    FINISHED = 1
+    REFUSED = 2  # HTTP 400: the prompt (or prompt + max_tokens, in older versions) exceeds max_model_len
+    REJECTED = 3  # HTTP 503: an admission limit was reached
+    TIMED_OUT = 4  # the client gave up; the server aborted it
+    NEVER_FITS = 5  # longer than the whole KV pool: the real server would hold it for ever
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request as its client saw it.
+
+    `sent_ns` is when the client sent it (after its own semaphore), `queued_ns` when the client wanted to send it,
+    `arrival_ns` when the engine got it. TTFT = first_token_ns - sent_ns, E2E = finish_ns - sent_ns,
+    queue time = scheduled_ns - arrival_ns, TPOT = (finish_ns - first_token_ns) / (num_output_tokens - 1).
+    """
+
+    request_id: int
+    class_id: int  # index into RunRecord.class_names
+    user_id: int  # -1 in open loops
+    turn: int  # 0 for the first request of a conversation
+    replica: int
+    queued_ns: int
+    sent_ns: int
+    num_prompt_tokens: int
+    max_tokens: int
+    arrival_ns: int = -1
+    scheduled_ns: int = -1
+    first_token_ns: int = -1
+    finish_ns: int = -1
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0  # prefix-cache hit at first admission
+    num_preemptions: int = 0
+    attempt: int = 0  # 0 for the first try, 1 for the first retry, …
+    outcome: Outcome = Outcome.UNFINISHED
+
+
+def _column() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class StepLog:
+    """One row an engine step; every column is an int64 array of the same length."""
+
+    replica: array[int] = field(default_factory=_column)
+    start_ns: array[int] = field(default_factory=_column)
+    end_ns: array[int] = field(default_factory=_column)
+    num_prefill_tokens: array[int] = field(default_factory=_column)  # tokens of chunks longer than one token
+    num_decodes: array[int] = field(default_factory=_column)  # requests that got exactly one token
+    num_running: array[int] = field(default_factory=_column)
+    num_waiting: array[int] = field(default_factory=_column)
+    num_free_blocks: array[int] = field(default_factory=_column)
+    num_preempted: array[int] = field(default_factory=_column)
+    prefix_queries: array[int] = field(default_factory=_column)  # prompt tokens looked up at admission in this step
+    prefix_hits: array[int] = field(default_factory=_column)  # of those, found in the cache
+
+
+@dataclass(slots=True)
+class ItlLog:
+    """Inter-token gaps, run-length coded: `count` tokens of `class_id` came out at `end_ns`, `gap_ns` after the last.
+
+    One row a step and class where all decodes advance together, a few more after a preemption: exact percentiles
+    without a row a token.
+    """
+
+    end_ns: array[int] = field(default_factory=_column)
+    gap_ns: array[int] = field(default_factory=_column)
+    class_id: array[int] = field(default_factory=_column)
+    count: array[int] = field(default_factory=_column)
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """Everything one simulated run recorded."""
+
+    class_names: tuple[str, ...]
+    num_gpu_blocks: int  # per replica, the null block included
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_replicas: int
+    calibrated: bool
+    end_ns: int = 0  # when the last event happened
+    arrivals_end_ns: int = 0  # when the workload stopped sending new work (= end_ns for finite workloads)
+    requests: list[RequestRecord] = field(default_factory=list)
+    steps: StepLog = field(default_factory=StepLog)
+    itl: ItlLog = field(default_factory=ItlLog)
+    warnings: list[str] = field(default_factory=list)  # said once each, for the person who reads the result
