@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sim.capacity.point import Point
-from sim.results.metrics import RunMetrics, summarize
 from sim.records import RunRecord
+from sim.results.metrics import RunMetrics, summarize
 from sim.scenario.model import Scenario
 
 Load = float | None

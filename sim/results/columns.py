@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sim.results.percentiles import IntArray
 from sim.records import Outcome, RequestRecord, RunRecord
+from sim.results.percentiles import IntArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 

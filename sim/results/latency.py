@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.records import Outcome, RunRecord
 from sim.results.columns import BoolArray, RequestColumns, as_array
 from sim.results.percentiles import IntArray, Sample
-from sim.records import Outcome, RunRecord
 from sim.results.window import Window
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sim.records import Outcome, RunRecord
 from sim.results.columns import BoolArray, RequestColumns, as_array
 from sim.results.latency import (
     LATENCIES,
@@ -19,7 +20,6 @@ from sim.results.latency import (
     summarize_sample,
 )
 from sim.results.percentiles import Sample
-from sim.records import Outcome, RunRecord
 from sim.results.server_use import ServerUse, server_use
 from sim.results.steadiness import Overload, find_overload
 from sim.results.window import Window, steady_window

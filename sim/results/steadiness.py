@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.records import Outcome, RunRecord
 from sim.results.columns import RequestColumns, as_array
 from sim.results.percentiles import IntArray
-from sim.records import Outcome, RunRecord
 from sim.results.window import Window
 
 _NUM_BATCHES = 10

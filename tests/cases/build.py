@@ -18,8 +18,8 @@ from sim.core.config import CacheConfig, SchedulerConfig
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run
 from sim.engine.step_time import ClientLatency, StepTimeModel
-from sim.results.metrics import RunMetrics, summarize
 from sim.records import Outcome, RequestRecord, RunRecord
+from sim.results.metrics import RunMetrics, summarize
 from sim.scenario.model import Scenario
 from sim.simulate import simulate
 from sim.workload.client import ClientRequest, Prompt

@@ -4,8 +4,8 @@ import pytest
 
 from sim.capacity import Diagnosis, Point
 from sim.capacity.diagnosis import diagnose
-from sim.results.metrics import summarize_window
 from sim.records import Outcome, RequestRecord, RunRecord
+from sim.results.metrics import summarize_window
 from sim.results.window import Window
 from sim.scenario.model import Objective
 from tests.sim.results.toys import MS, S, add_gaps, add_step, empty_run, finished, request

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.records import Outcome, RunRecord
 from sim.results.latency import PERCENTILES
 from sim.results.metrics import RunMetrics, is_finite, summarize, summarize_window
-from sim.records import Outcome, RunRecord
 from sim.results.window import Window, steady_window
 from sim.scenario.load import scenario_from_text
 from sim.scenario.model import Bound, Objective

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from sim.records import Outcome, RunRecord
 from sim.results.metrics import RunMetrics, summarize_window
 from sim.results.objectives import ObjectiveResult, evaluate
-from sim.records import Outcome, RunRecord
 from sim.results.window import Window
 from sim.scenario.model import Objective
 from tests.sim.results.toys import MS, S, add_gaps, add_step, empty_run, finished, request

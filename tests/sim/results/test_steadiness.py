@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.results.metrics import summarize
 from sim.records import Outcome, RunRecord
+from sim.results.metrics import summarize
 from sim.results.steadiness import littles_law
 from tests.sim.results.toys import (
     S,
