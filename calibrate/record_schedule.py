@@ -27,6 +27,7 @@ Json = dict[str, Any]
 _TOKENS_OF_A_STREAM = 1 << 20
 _FIRST_OUTPUT_TOKEN = 1 << 50
 _MAX_IDLE_CALLS = 1_000
+_MAX_STEPS = 50_000  # requests that preempt each other for ever would go on for ever
 
 
 def record(case: Json) -> list[Json]:
@@ -40,7 +41,7 @@ def record(case: Json) -> list[Json]:
 
     Raises:
         ValueError: the case names a flag that this recorder does not know, or vLLM refuses its flags.
-        RuntimeError: the engine makes no progress: a request that can never be scheduled.
+        RuntimeError: the engine makes no progress: a request that can never be scheduled, or too many steps.
     """
     run = _Run(case)
     engine = run.engine = build_engine(case["engine"], run)
@@ -213,7 +214,7 @@ def _drive(engine: Any, run: _Run) -> None:
                 if str(output.finish_reason) != "abort":
                     run.on_token(output.request_id, output.new_token_ids, output.finish_reason is not None)
         idle_calls = 0 if outputs or len(run.steps) > num_steps else idle_calls + 1
-        if idle_calls > _MAX_IDLE_CALLS:
+        if idle_calls > _MAX_IDLE_CALLS or len(run.steps) > _MAX_STEPS:
             raise RuntimeError(f"{run.case['name']}: no progress with {scheduler.get_request_counts()} requests")
     for stats in run.stats.values():
         stats["first_token_us"] = stats["token_us"][0] if stats["token_us"] else None

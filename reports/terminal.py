@@ -13,8 +13,8 @@ _WORDS = {
     "context_tokens": ("token of context", "tokens of context"),
 }
 _INTERVAL = (
-    "interval: Student's t of the loads at which each seed breaks; in 95 % of such searches it holds the mean that ever",
-    "more seeds would give. It says nothing of the error of the step times",
+    "interval: Student's t of the loads at which each seed breaks; in 95 % of such searches it holds the mean that",
+    "ever more seeds would give. It says nothing of the error of the step times",
 )
 
 

@@ -2,8 +2,9 @@
 
 The curve of measures over load is steep and noisy near its knee, and each simulation costs seconds. So:
 
-1. **Bracket**, with the first two seeds: double the load until something breaks. Breaking at a small load may be chance
-   (two users are few), so a break that is not gross is confirmed with all seeds before it counts.
+1. **Bracket**, with the first two seeds: double the load (half as much again once a measure is past half of its bound:
+   an overloaded server is slow to simulate) until something breaks. Breaking at a small load may be chance (two users
+   are few), so a break that is not gross is confirmed with all seeds before it counts.
 2. **Narrow**, with the same two seeds, by bisection to an eighth of the load.
 3. **Settle**, with all seeds: confirm the lower end, walk outwards by doubling steps until one load holds and one
    breaks, then bisect. It is over when the two are neighbours on the grid, or closer than a quarter of the interval's
@@ -26,6 +27,7 @@ _QUICK = 2  # seeds of the first two stages
 _GROSS = 3.0  # a measure this many times its bound is no chance
 _FEW_REQUESTS = 1000  # below this a percentile near its bound may be chance
 _SCAN = 3  # doublings tried after a break at the very first load
+_NEAR = 0.5  # of the bound: from here on the load is raised with care
 _NARROW = 1.125
 _MAX_REACH = 6  # steps outwards in search of one seed's knee
 _MIN_SEEDS = 3  # fewer say nothing of how much they differ
@@ -74,7 +76,7 @@ class _Search:
         return self._result(low, high)
 
     def _bracket(self) -> tuple[float | None, float | None]:
-        """Doubles the load from the first one until something breaks: (last that holds, first that breaks after it)."""
+        """Raises the load from the first one until something breaks: (last that holds, first that breaks after it)."""
         load, holding, failed = self.grid.first, None, 0
         while True:
             if self._holds_quickly(load):
@@ -85,7 +87,12 @@ class _Search:
                 failed += 1
             if load >= self.grid.ceiling or (failed > _SCAN and not self._needs_load()):
                 return holding, None
-            load = min(self.grid.ceiling, self.grid.round(2 * load))
+            load = self.grid.above(load, load if self._excess_at(load) < _NEAR else load / 2)
+
+    def _excess_at(self, load: float) -> float:
+        """Returns how near the worst measure is to its bound at a load that holds; 0 where none holds yet."""
+        point = self.runs.point(load, len(self.runs.tried(load)))
+        return point.excess if point.holds else 0.0
 
     def _descend(self) -> tuple[float | None, float | None]:
         """Halves the load below the first one, which breaks, until one holds or none is left."""

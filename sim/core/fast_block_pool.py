@@ -71,20 +71,6 @@ class FastBlockPool:
                 free.append(block)
         return free
 
-    def get_new_block(self) -> int:
-        """Takes the block to be evicted first, forgetting what it held."""
-        stale, popleft = self._stale, self._free.popleft
-        block = popleft()
-        while stale[block]:
-            stale[block] -= 1
-            block = popleft()
-        self._num_free -= 1
-        content = self.contents[block]
-        if content is not None:
-            self._evict(block, content)
-        self.refs[block] = 1
-        return block
-
     def get_new_blocks(self, num_blocks: int) -> list[int]:
         """Takes blocks from the front of the free queue, forgetting what they held."""
         assert num_blocks <= self._num_free, f"{num_blocks} blocks asked, {self._num_free} free"
@@ -97,7 +83,13 @@ class FastBlockPool:
                 block = popleft()
             content = contents[block]
             if content is not None:
-                self._evict(block, content)
+                contents[block] = None
+                if isinstance(content, CachedRun):
+                    content.num_live -= 1
+                    if not content.num_live:
+                        content.cache.drop(content)
+                else:
+                    self._forget(block, content)
             refs[block] = 1
             blocks.append(block)
         self._num_free -= num_blocks
@@ -146,16 +138,10 @@ class FastBlockPool:
             contents[block] = run
         run.cache.file(run)
 
-    def _evict(self, block: int, content: int | CachedRun) -> None:
-        self.contents[block] = None
-        if isinstance(content, CachedRun):
-            content.num_live -= 1
-            if not content.num_live:
-                content.cache.drop(content)
-            return
+    def _forget(self, block: int, block_hash: int) -> None:
         cache = self.caches[block]
         assert cache is not None
-        cache.forget(content, block)
+        cache.forget(block_hash, block)
 
 
 class GroupCache:

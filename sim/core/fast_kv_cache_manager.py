@@ -130,14 +130,22 @@ class FastKVCacheManager:
         """Gives back blocks that lie outside sliding windows."""
         self._remove_skipped_blocks(self._tables[request], num_processed_tokens)
 
-    def allocate_place(self, request: Request) -> Blocks:
-        """Gives the request its next block in every group; there must be enough free ones."""
-        new_blocks = []
-        for table in self._tables[request]:
-            block = self.block_pool.get_new_block()
-            table.blocks.append(block)
-            new_blocks.append((block,))
-        return tuple(new_blocks)
+    def allocate_places(self, requests: Sequence[Request]) -> None:
+        """Gives each request, in turn, its next block in every group; there must be enough free ones."""
+        tables, num_groups = self._tables, self.num_groups
+        blocks = self.block_pool.get_new_blocks(len(requests) * num_groups)
+        if num_groups == 1:
+            for request, block in zip(requests, blocks, strict=True):
+                tables[request][0].blocks.append(block)
+            return
+        each = iter(blocks)
+        for request in requests:
+            for table in tables[request]:
+                table.blocks.append(next(each))
+
+    def latest_blocks(self, request: Request) -> Blocks:
+        """Returns the last block of the request in each group."""
+        return tuple((table.blocks[-1],) for table in self._tables[request])
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Remembers the content of the request's full blocks."""

@@ -23,12 +23,16 @@ class FastScheduler(Scheduler):
     Args:
         scheduler_config: limits of a step.
         cache_config: the pool of KV blocks.
+        lists_blocks: list the blocks that pooled requests take in `SchedulerOutput.new_blocks`.
     """
 
-    def __init__(self, scheduler_config: SchedulerConfig, cache_config: CacheConfig) -> None:
+    def __init__(
+        self, scheduler_config: SchedulerConfig, cache_config: CacheConfig, *, lists_blocks: bool = False
+    ) -> None:
         self._fast_kv_cache_manager = FastKVCacheManager(cache_config, scheduler_config)
         super().__init__(scheduler_config, cache_config)
         self.pool = DecodePool(cache_config.block_size, self._fast_kv_cache_manager.sliding_window)
+        self.lists_blocks = lists_blocks
         self._loose: list[Request] = []  # running requests that are not pooled, in running order
         self._in_flight: deque[SchedulerOutput] = deque()  # non-empty steps, scheduled and not completed
 
@@ -99,8 +103,8 @@ class FastScheduler(Scheduler):
             num_needed = len(pool.due()) * self._fast_kv_cache_manager.num_groups
             if num_needed + self._num_loose_blocks(threshold) > num_free_blocks:
                 return True
-        if not loose or self.running[-len(loose)] is loose[0]:
-            return False  # all pooled requests come first
+        if self._pooled_come_first():
+            return False
         budget = self.config.max_num_batched_tokens
         return len(pool.members) + sum(self._num_new_tokens(r, threshold, budget) for r in loose) > budget
 
@@ -114,7 +118,7 @@ class FastScheduler(Scheduler):
         """Takes blocks for due pooled requests and schedules the others, merged in running order."""
         pool, manager = self.pool, self._fast_kv_cache_manager
         token_budget = self.config.max_num_batched_tokens - len(pool.members)
-        for request in self._requests_to_visit():
+        for request in self._requests_to_visit(output):
             if request.status != RequestStatus.RUNNING:
                 continue  # preempted for one before it
             if request in pool.members:
@@ -135,12 +139,21 @@ class FastScheduler(Scheduler):
             token_budget -= num_new_tokens
         return token_budget
 
-    def _requests_to_visit(self) -> list[Request]:
-        """Returns, in running order, the requests that this step does more for than count a token."""
-        due, skipping = self.pool.due(), self.pool.skipping()
-        if not self._loose and not skipping:
-            return due.copy()
+    def _requests_to_visit(self, output: SchedulerOutput) -> list[Request]:
+        """Returns, in running order, the requests that this step does more for than count a token.
+
+        Where only block boundaries are due, blocks suffice, and the pooled requests come first, their blocks are taken
+        here at once.
+        """
+        manager, due, skipping = self._fast_kv_cache_manager, self.pool.due(), self.pool.skipping()
+        num_free_blocks = manager.block_pool.get_num_free_blocks()
+        if not skipping and len(due) * manager.num_groups <= num_free_blocks and self._pooled_come_first():
+            self._allocate_places(due, output)
+            return self._loose.copy()
         return sorted({*due, *skipping, *self._loose}, key=running_order)
+
+    def _pooled_come_first(self) -> bool:
+        return not self._loose or self.running[-len(self._loose)] is self._loose[0]
 
     def _visit_pooled(self, request: Request, output: SchedulerOutput) -> bool:
         """Moves a pooled request's window and takes its next block where due; returns whether it is still running."""
@@ -152,8 +165,14 @@ class FastScheduler(Scheduler):
         while manager.block_pool.get_num_free_blocks() < manager.num_groups:
             if self._preempt_last(output) is request:
                 return False
-        output.new_blocks[request] = manager.allocate_place(request)
+        self._allocate_places([request], output)
         return True
+
+    def _allocate_places(self, requests: list[Request], output: SchedulerOutput) -> None:
+        manager = self._fast_kv_cache_manager
+        manager.allocate_places(requests)
+        if self.lists_blocks:
+            output.new_blocks.update((request, manager.latest_blocks(request)) for request in requests)
 
     def _preempt_last(self, output: SchedulerOutput) -> Request:
         victim, _ = self._pop_victim()

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sim.core.config import CacheConfig, SchedulerConfig
+from sim.core.decode_pool import DecodePool
 from sim.core.fast_scheduler import FastScheduler
 from sim.core.output import SchedulerOutput
 from sim.core.request import Request
@@ -68,7 +69,7 @@ class EngineCore:
         cache_config: the KV blocks.
         step_time_model: prices each step.
         reference: use the reference scheduler even where the fast path applies.
-        list_pooled: list the pool's tokens in `StepOutputs`, for those who look at every token.
+        list_pooled: list the pool's blocks and tokens too, for those who look at every one.
     """
 
     def __init__(
@@ -80,9 +81,13 @@ class EngineCore:
         reference: bool = False,
         list_pooled: bool = False,
     ) -> None:
-        fast = FastScheduler.is_applicable(cache_config) and not reference
-        self.scheduler = (FastScheduler if fast else Scheduler)(scheduler_config, cache_config)
-        self.pool = self.scheduler.pool if isinstance(self.scheduler, FastScheduler) else None
+        self.scheduler: Scheduler
+        self.pool: DecodePool | None = None
+        if reference or not FastScheduler.is_applicable(cache_config):
+            self.scheduler = Scheduler(scheduler_config, cache_config)
+        else:
+            fast = FastScheduler(scheduler_config, cache_config, lists_blocks=list_pooled)
+            self.scheduler, self.pool = fast, fast.pool
         self.list_pooled = list_pooled
         self.step_time_model = step_time_model
         self.batch_queue: deque[InFlightBatch] = deque()

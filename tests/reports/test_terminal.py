@@ -39,7 +39,7 @@ def test_the_answer_has_its_interval_and_its_objectives() -> None:
     lines = render(document(proportional(28, 30, 32, 34, 36))).splitlines()
     assert lines[:3] == [
         "toy: 31 users supported (95 % interval 28 to 35)",
-        "  objectives (means over 5 seeds): ttft.p95 <= 1s (is 974 ms)",
+        "  objectives (means over 5 seeds): ttft.p95 <= 1s (is 976 ms)",
         "  registered people: about 155, when 20 % of them are at work at the same moment (active_share)",
     ]
 
