@@ -51,7 +51,7 @@ class Replay:
         steps: one object a step, as recorded.
         requests: what became of each request, as recorded.
         abort_groups: for each call that aborted several requests with blocks, the blocks that each of them held.
-        stopped: it was stopped because its last step is not the expected one.
+        stopped: it was stopped before its end: the last step is not the expected one, or one too many.
     """
 
     steps: list[Json]
@@ -66,6 +66,7 @@ def replay_case(
     abort_orders: AbortOrders | None = None,
     expected_steps: Sequence[Json] | None = None,
     *,
+    max_steps: int | None = None,
     reference: bool = False,
 ) -> Replay:
     """Runs a case through the simulated engine.
@@ -75,6 +76,7 @@ def replay_case(
         where: names the file in error messages.
         abort_orders: in which order requests aborted together give back their blocks; the case's where not given.
         expected_steps: where given, the replay stops at the first step that differs.
+        max_steps: where given, the replay stops after so many steps.
         reference: use the reference scheduler even where the fast path applies.
 
     Raises:
@@ -82,11 +84,11 @@ def replay_case(
     """
     try:
         engine = _build_engine(case, reference)
-        clients = _CaseClients(case, engine, abort_orders or {}, expected_steps)
+        clients = _CaseClients(case, engine, abort_orders or {}, expected_steps, max_steps)
         stopped = False
         try:
             run(engine, clients)
-        except _DifferentStepError:
+        except _StoppedError:
             stopped = True
     except (KeyError, TypeError, ValueError) as error:
         reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
@@ -94,8 +96,8 @@ def replay_case(
     return Replay(clients.steps, clients.request_stats(), clients.abort_groups, stopped)
 
 
-class _DifferentStepError(Exception):
-    """A step differs from the expected one: there is no use in going on."""
+class _StoppedError(Exception):
+    """A step differs from the expected one, or there are too many: there is no use in going on."""
 
 
 def _build_engine(case: Json, reference: bool) -> EngineCore:
@@ -143,7 +145,12 @@ class _CaseClients:
     """The clients of a recorded case, and the recorder of what the engine does for them."""
 
     def __init__(
-        self, case: Json, engine: EngineCore, abort_orders: AbortOrders, expected_steps: Sequence[Json] | None
+        self,
+        case: Json,
+        engine: EngineCore,
+        abort_orders: AbortOrders,
+        expected_steps: Sequence[Json] | None,
+        max_steps: int | None,
     ) -> None:
         self.engine = engine
         self.max_model_len: int = case["engine"]["max_model_len"]
@@ -164,6 +171,7 @@ class _CaseClients:
         self.abort_orders = abort_orders
         self.abort_groups: list[list[set[int]]] = []
         self.expected_steps = expected_steps
+        self.max_steps = max_steps
         self.next_tie = len(self.order)
         self.steps: list[Json] = []
         self.preempted: list[str] = []
@@ -275,8 +283,11 @@ class _CaseClients:
         self.preempted = []
         self.steps.append(step)
         self.step_of[step["end_us"]] = step
-        if self.expected_steps is not None and not _is_expected(step, len(self.steps) - 1, self.expected_steps):
-            raise _DifferentStepError
+        num_steps = len(self.steps)
+        if num_steps == self.max_steps:
+            raise _StoppedError
+        if self.expected_steps is not None and not _is_expected(step, num_steps - 1, self.expected_steps):
+            raise _StoppedError
 
 
 def _by_group(blocks: Blocks) -> list[Any]:

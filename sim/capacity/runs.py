@@ -63,10 +63,14 @@ class Runs:
         self._judged[load] = max(len(seeds), self._judged.get(load, 0))
         return self._point(load, seeds)
 
+    def judged(self, load: Load) -> Point:
+        """Returns a load that has been judged, on the seeds that its last verdict rests on."""
+        return self._point(load, self.seeds[: self._judged[load]])
+
     def known(self) -> list[Point]:
         """Returns every load judged so far, in order, each with all the seeds that its last verdict rests on."""
         loads = sorted(self._judged, key=lambda load: math.inf if load is None else load)
-        return [self._point(load, self.seeds[: self._judged[load]]) for load in loads]
+        return [self.judged(load) for load in loads]
 
     def of_seed(self, seed: int) -> dict[float, RunMetrics]:
         """Returns every run made with one seed, by load."""

@@ -91,7 +91,7 @@ class _Search:
 
     def _excess_at(self, load: float) -> float:
         """Returns how near the worst measure is to its bound at a load that holds; 0 where none holds yet."""
-        point = self.runs.point(load, len(self.runs.tried(load)))
+        point = self.runs.judged(load)
         return point.excess if point.holds else 0.0
 
     def _descend(self) -> tuple[float | None, float | None]:

@@ -109,14 +109,6 @@ class Request:
         self._hash_segment = 0  # segment and offset in it where the next block to hash begins
         self._hash_offset = 0
 
-    def __lt__(self, other: Request) -> bool:
-        """Orders by (priority, arrival time, request id): vLLM's order in its priority queue."""
-        return (self.priority, self.arrival_time, self.request_id) < (
-            other.priority,
-            other.arrival_time,
-            other.request_id,
-        )
-
     def __repr__(self) -> str:
         return (
             f"Request({self.request_id}, {self.status.name}, prompt={self.num_prompt_tokens}, "

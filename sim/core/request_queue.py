@@ -47,33 +47,33 @@ class PriorityRequestQueue:
     """Requests by (priority, arrival time, request id), the smallest first; there is no front to be put back to."""
 
     def __init__(self) -> None:
-        self._heap: list[Request] = []
+        self._heap: list[tuple[int, int, int, Request]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(sorted(self._heap))
+        return iter([entry[3] for entry in sorted(self._heap)])
 
     def add_request(self, request: Request) -> None:
         """Adds a request by its priority."""
-        heapq.heappush(self._heap, request)
+        heapq.heappush(self._heap, (request.priority, request.arrival_time, request.request_id, request))
 
     def prepend_request(self, request: Request) -> None:
         """Puts a preempted request back, by its priority."""
-        heapq.heappush(self._heap, request)
+        self.add_request(request)
 
     def peek_request(self) -> Request:
         """Returns the request to be admitted next."""
-        return self._heap[0]
+        return self._heap[0][3]
 
     def pop_request(self) -> Request:
         """Takes the request to be admitted next."""
-        return heapq.heappop(self._heap)
+        return heapq.heappop(self._heap)[3]
 
     def remove_request(self, request: Request) -> None:
         """Takes out a request wherever it stands."""
-        self._heap.remove(request)
+        self._heap = [entry for entry in self._heap if entry[3] is not request]
         heapq.heapify(self._heap)
 
 
