@@ -28,18 +28,19 @@ def simulate(scenario: Scenario, *, seed: int, load: float | None = None, refere
         UserError: the server would not start, or the workload's files are at fault.
     """
     deployment = plan(scenario)
+    scheduler_config = deployment.scheduler_config
     workload = build_workload(scenario, seed, load, deployment.flags.max_model_len)
     step_time_model = deployment.step_time_model()
     record = RunRecord(
         class_names=workload.class_names,
         num_gpu_blocks=deployment.cache_config.num_gpu_blocks,
         block_size=deployment.cache_config.block_size,
-        max_num_seqs=deployment.scheduler_config.max_num_seqs,
-        max_num_batched_tokens=deployment.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=scheduler_config.num_seats,
+        max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
         num_replicas=1,
         calibrated=step_time_model.calibrated,
     )
-    engine = EngineCore(deployment.scheduler_config, deployment.cache_config, step_time_model, reference=reference)
+    engine = EngineCore(scheduler_config, deployment.cache_config, step_time_model, reference=reference)
     server = ApiServer(workload, engine, record, limits=deployment.limits, latency=deployment.latency)
     record.end_ns = run(engine, server)
     record.arrivals_end_ns = workload.arrivals_end_ns

@@ -36,8 +36,7 @@ class Scheduler:
         self.waiting = create_request_queue(scheduler_config.policy)
         self.running: list[Request] = []
         self.num_admissions = 0  # requests that entered `running` so far
-        seats = (scheduler_config.max_num_seqs, scheduler_config.max_num_active_seqs)
-        self.max_num_active_reqs = min(seat for seat in seats if seat is not None)
+        self.max_num_active_reqs = scheduler_config.num_seats
 
     def _create_kv_cache_manager(self) -> KVCacheManager | FastKVCacheManager:
         return KVCacheManager(self.cache_config, self.config)
