@@ -61,7 +61,9 @@ class SchedulerConfig:
     @property
     def num_seats(self) -> int:
         """Requests in `running` at most, by either flag."""
-        return self.max_num_seqs if self.max_num_active_seqs is None else min(self.max_num_seqs, self.max_num_active_seqs)
+        if self.max_num_active_seqs is None:
+            return self.max_num_seqs
+        return min(self.max_num_seqs, self.max_num_active_seqs)
 
     @property
     def batch_queue_size(self) -> int:
