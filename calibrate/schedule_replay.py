@@ -227,19 +227,21 @@ class _CaseClients:
 
     def _add(self, name: str, arrival_us: int) -> None:
         spec = self.spec[name]
+        prompt = self._prompt(spec["prompt"])
+        num_tokens = sum(length for _, length in prompt)
+        if not 0 < num_tokens < self.max_model_len:
+            raise ValueError(
+                f"the prompt of request {name} has {num_tokens} tokens; "
+                f"it must have at least one and fewer than max_model_len ({self.max_model_len})"
+            )
         request = Request(
             self.order[name],
-            self._prompt(spec["prompt"]),
+            prompt,
             spec["max_tokens"],
             arrival_us * _US,
             self._output_stream(name),
             priority=spec.get("priority", 0),
         )
-        if not 0 < request.num_prompt_tokens < self.max_model_len:
-            raise ValueError(
-                f"the prompt of request {name} has {request.num_prompt_tokens} tokens; "
-                f"it must have at least one and fewer than max_model_len ({self.max_model_len})"
-            )
         self.requests[name] = request
         self.stats[name] |= {"arrival_us": arrival_us, "num_prompt_tokens": request.num_prompt_tokens}
         self.engine.scheduler.add_request(request)
