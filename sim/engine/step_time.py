@@ -16,7 +16,7 @@ reads of cached keys and values, what each sequence costs by itself (sampling, o
 that is not hidden."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: made once a step, and a frozen dataclass takes three times as long
 class Batch:
     """The composition of one engine step.
 
