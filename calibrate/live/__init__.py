@@ -1,0 +1,1 @@
+"""A real vLLM server on this machine: a tiny model for it, its start and its stop."""
