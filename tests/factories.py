@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.core.config import CacheConfig, SchedulerConfig
-from sim.core.fast_kv_cache_manager import FastBlockPool
+from sim.core.fast_block_pool import FastBlockPool
 from sim.core.fast_scheduler import FastScheduler
 from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from sim.core.output import SchedulerOutput
@@ -35,7 +35,9 @@ def create_scheduler(
     """Returns a reference scheduler with plenty of everything but what the test takes away (or a fast one)."""
     scheduler_config = SchedulerConfig(max_num_seqs, max_num_batched_tokens, max_model_len, **flags)
     cache_config = CacheConfig(num_gpu_blocks, block_size, enable_prefix_caching, kv_cache_groups)
-    return (FastScheduler if fast else Scheduler)(scheduler_config, cache_config)
+    if fast:
+        return FastScheduler(scheduler_config, cache_config, lists_blocks=True)
+    return Scheduler(scheduler_config, cache_config)
 
 
 def create_request(

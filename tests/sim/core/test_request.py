@@ -56,13 +56,6 @@ def test_a_request_ends_before_max_tokens_where_the_model_does():
     assert create_request(max_tokens=8, eos_tokens=30).eos_tokens == 8
 
 
-def test_requests_are_ordered_by_priority_then_arrival_then_id():
-    late_but_urgent = create_request(3, priority=0, arrival_time=9)
-    early = create_request(1, priority=1, arrival_time=1)
-    same_time = create_request(2, priority=1, arrival_time=1)
-    assert sorted([same_time, early, late_but_urgent]) == [late_but_urgent, early, same_time]
-
-
 def test_a_request_is_finished_in_exactly_the_finished_states():
     request = create_request()
     for status in RequestStatus:

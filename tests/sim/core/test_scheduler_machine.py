@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sim.core.block_pool import NULL_BLOCK, BlockPool
+from sim.core.config import CacheConfig
+from sim.core.fast_scheduler import FastScheduler
 from sim.core.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from sim.core.output import SchedulerOutput
 from sim.core.request import Request, RequestStatus
@@ -78,7 +80,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
         self.flags = data.draw(draw_flags(self.hybrid))
-        kinds = (False,) if self.hybrid else (False, True)
+        cache_config = CacheConfig(99, BLOCK_SIZE, self.flags["enable_prefix_caching"], self.flags["kv_cache_groups"])
+        kinds = (False, True) if FastScheduler.is_applicable(cache_config) else (False,)
         self.schedulers = [create_scheduler(fast=fast, **self.flags) for fast in kinds]
 
     @rule(
