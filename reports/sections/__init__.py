@@ -1,0 +1,1 @@
+"""The parts of a report, each built from a `Context`; `reports.model` puts them in order."""

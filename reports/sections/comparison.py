@@ -1,0 +1,180 @@
+"""Several runs side by side: answers and their differences with uncertainty, settings that differ, F7."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from reports.content import Axis, Block, Cell, Chart, Column, Paragraph, Section, Series, Table, Value
+from reports.context import Context
+from reports.sections.server import num_gpus_of, output_cost
+from reports.sections.sweep import SLO_COLUMNS_S, slo_crossing, verdict
+
+
+def comparison_section(contexts: Sequence[Context]) -> Section:
+    """Builds the section that sets runs side by side; the first is what the others are compared with."""
+    words = contexts[0].words
+    blocks: list[Block] = [answer_table(contexts)]
+    if len({context.source.unit for context in contexts}) > 1:
+        blocks.insert(0, Paragraph(words("comparison.units"), "warn"))
+    else:
+        blocks.append(slo_table(contexts))
+        blocks += [chart for chart in (_overlay(contexts, kind) for kind in ("ttft", "itl")) if chart is not None]
+    blocks += [_pareto(contexts, "ttft"), _pareto(contexts, "itl")]
+    different = settings_table(contexts)
+    blocks.append(different if different is not None else Paragraph(words("comparison.same_settings")))
+    return Section("comparison", words("section.comparison"), tuple(blocks))
+
+
+def answer_table(contexts: Sequence[Context]) -> Table:
+    """Returns one row a run: the answer, its interval, the difference to the first with its uncertainty."""
+    words, first = contexts[0].words, contexts[0]
+    rows = [_answer_row(first, context) for context in contexts]
+    columns = [
+        Column("run", words("column.run"), "text"), Column("value", words("column.supported")),
+        Column("unit", words("column.unit"), "text"),
+        Column("low", words("column.low")), Column("high", words("column.high")),
+        Column("difference", words("column.difference"), "text"), Column("binds", words("column.binds"), "text"),
+        Column("ttft_p95", f"{words('short.ttft')} p95", "number", "ms"),
+        Column("itl_p95", f"{words('short.itl')} p95", "number", "ms"),
+        Column("e2el_p95", f"{words('short.e2el')} p95", "number", "ms"),
+        Column("output_tokens", words("column.output_tokens"), "number", "tok/s"),
+        Column("kv_max", words("column.kv_max"), "share"), Column("hit_rate", words("column.hit_rate"), "share"),
+        Column("goodput", words("column.goodput"), "share"), Column("gpus", words("column.gpus"), "text"),
+        Column("calibrated", words("column.calibrated"), "text"),
+    ]  # fmt: skip
+    if first.prices is not None:
+        columns.append(Column("cost", words("column.cost_per_million"), "money", first.prices.currency))
+    shown = tuple(row[: len(columns)] for row in rows)
+    return Table("comparison", words("table.comparison"), tuple(columns), shown, words("comparison.note"), "T1")
+
+
+def _answer_row(first: Context, context: Context) -> tuple[Value | Cell, ...]:
+    words, document, point = context.words, context.document, context.shown_point
+    bounds, resource = document["supported_users"], document["binding_resource"]
+    value: Value = bounds["value"]
+    if value is None and point is not None:
+        value = verdict(context, point)
+    measured: list[Value] = [None] * 7
+    if point is not None:
+        measured = [point[f"{kind}_ms"]["p95"] for kind in ("ttft", "itl", "e2el")]
+        measured += [point["throughput"]["output_tokens_per_s"], point["kv"]["max"]]
+        measured += [point["prefix_hit_rate"], point["goodput"]]
+    server = document["server"]
+    return (
+        context.source.name, value, context.load_title, bounds["low"], bounds["high"],
+        difference(first, context), words(f"resource.{resource}.name") if resource else "–", *measured,
+        f"{num_gpus_of(document)} × {server['gpu']}", words("word.yes" if document["calibrated"] else "word.no"),
+        Cell(output_cost(context), "money"),
+    )  # fmt: skip
+
+
+def difference(first: Context, other: Context) -> str:
+    """Writes how far another answer lies from the first, with a 95 % interval of the difference.
+
+    The two intervals are combined as if the runs were independent (root of the sum of squares); equal seeds make the
+    difference surer than that, never less sure.
+    """
+    words = first.words
+    ours, theirs = first.document["supported_users"], other.document["supported_users"]
+    if first is other or first.source.unit != other.source.unit or None in (ours["value"], theirs["value"]):
+        return "–"
+    gap = theirs["value"] - ours["value"]
+    share = words.signed_share(gap / ours["value"]) if ours["value"] else ""
+    sign = "+" if gap > 0 else "−" if gap < 0 else "±"
+    text = f"{sign}{words.number(abs(gap))}" + (f" ({share})" if share else "")
+    if None in (ours["low"], ours["high"], theirs["low"], theirs["high"]):
+        return words("comparison.no_interval", difference=text)
+    half = math.hypot((ours["high"] - ours["low"]) / 2, (theirs["high"] - theirs["low"]) / 2)
+    key = "comparison.differs" if abs(gap) > half else "comparison.may_be_chance"
+    return words(key, difference=text, half=words.number(half))
+
+
+def slo_table(contexts: Sequence[Context]) -> Table:
+    """Returns what each run supports by the bound on the TTFT; T6 side by side."""
+    words = contexts[0].words
+    rows = []
+    for context in contexts:
+        points = [point for point in context.document["points"] if point["load"] is not None]
+        rows.append((context.source.name, *(_estimate(slo_crossing(points, bound)) for bound in SLO_COLUMNS_S)))
+    columns = [Column("run", words("column.run"), "text")]
+    for bound in SLO_COLUMNS_S:
+        title = words("table.slo.bound", bound=words.duration(bound))
+        columns.append(Column(f"ttft_p95_{bound:g}s", title, "number", contexts[0].load_title))
+    return Table("slo_comparison", words("table.slo.title"), tuple(columns), tuple(rows), words("table.slo.note"), "T6")
+
+
+def _estimate(crossing: tuple[float | None, float | None, float | None]) -> float | None:
+    holds, _, between = crossing
+    return between if between is not None else holds
+
+
+def settings_table(contexts: Sequence[Context]) -> Table | None:
+    """Returns the settings in which the runs differ; None when they do not."""
+    words = contexts[0].words
+    settings = [_settings(context) for context in contexts]
+    names = list(dict.fromkeys(name for each in settings for name in each))
+    rows = tuple(
+        (name, *(each.get(name, "–") for each in settings))
+        for name in names
+        if len({each.get(name) for each in settings}) > 1
+    )
+    if not rows:
+        return None
+    columns = [Column("setting", words("column.setting"), "flag")]
+    columns += [Column(f"run_{index}", context.source.name, "flag") for index, context in enumerate(contexts)]
+    return Table("settings", words("table.settings"), tuple(columns), rows, code="T2")
+
+
+def _settings(context: Context) -> dict[str, str]:
+    server = context.document["server"]
+    known = {key: str(value) for key, value in server.items() if key != "flags"}
+    known |= {name: str(flag["value"]) for name, flag in server["flags"].items()}
+    memory = context.document["memory"]
+    known |= {key: str(memory[key]) for key in ("num_gpu_blocks", "kv_tokens")}
+    return known | {"step_times": context.document["step_times"]["source"]}
+
+
+def _overlay(contexts: Sequence[Context], kind: str) -> Chart | None:
+    """Draws the p95 of a latency against the load for every run."""
+    words, scale = contexts[0].words, 1000.0 if kind == "ttft" else 1.0
+    series = []
+    for index, context in enumerate(contexts):
+        points = [point for point in context.document["points"] if point["load"] is not None]
+        values = [point[f"{kind}_ms"]["p95"] for point in points]
+        if len(points) > 1:
+            shown = tuple(None if value is None else value / scale for value in values)
+            loads = tuple(point["load"] for point in points)
+            series.append(Series(f"run_{index}", context.source.name, loads, shown, index % 6, dash=index % 4))
+    if not series:
+        return None
+    heights = [y for each in series for y in each.y if y]
+    wide = bool(heights) and max(heights) > 20 * min(heights)
+    latency = words(f"latency.{kind}")
+    return Chart(
+        f"{kind}_comparison", words("chart.overlay.title", latency=latency), words("caption.overlay"),
+        words("chart.overlay.alt", latency=latency, runs=", ".join(each.title for each in series)),
+        Axis(contexts[0].load_title),
+        Axis(f"{latency} p95", "s" if kind == "ttft" else "ms", "log" if wide else "linear"),
+        tuple(series), code="F1",
+    )  # fmt: skip
+
+
+def _pareto(contexts: Sequence[Context], kind: str) -> Chart:
+    """Draws throughput against latency at each run's answer: up and to the left is better; F7."""
+    words, scale = contexts[0].words, 1000.0 if kind == "ttft" else 1.0
+    series = []
+    for index, context in enumerate(contexts):
+        point = context.shown_point
+        latency = point[f"{kind}_ms"]["p95"] if point is not None else None
+        if point is not None and latency is not None:
+            rate = point["throughput"]["output_tokens_per_s"]
+            name = context.source.name
+            series.append(Series(f"run_{index}", name, (latency / scale,), (rate,), index % 6, "dots", index % 4))
+    latency = words(f"latency.{kind}")
+    return Chart(
+        f"{kind}_pareto", words("chart.pareto.title", latency=latency), words("caption.pareto"),
+        words("chart.pareto.alt", latency=latency, runs=", ".join(each.title for each in series)),
+        Axis(f"{latency} p95", "s" if kind == "ttft" else "ms"), Axis(words("column.output_tokens"), "tok/s"),
+        tuple(series), code="F7",
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Reads back what `headcount run --out` wrote: one run's Parquet files and manifest."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sim.errors import UserError
+from sim.results.records import ItlLog, Outcome, RequestRecord, RunRecord, StepLog
+from sim.results.storage import FORMAT
+
+_OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Reads the manifest of one run.
+
+    Raises:
+        UserError: it is missing, broken, or of a later version.
+    """
+    manifest = read_json(folder / "manifest.json")
+    if manifest.get("format") != FORMAT:
+        known = f"this version reads format {FORMAT}"
+        raise UserError(f"{folder / 'manifest.json'}: format {manifest.get('format')!r}; {known}: run it again")
+    return manifest
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        UserError: the file is missing, unreadable, or holds something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: a JSON object is expected, got {type(found).__name__}")
+    return found
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Reads one run back as the record that was written.
+
+    Args:
+        folder: with requests.parquet, steps.parquet, itl.parquet and manifest.json.
+
+    Raises:
+        UserError: a file is missing or unreadable.
+    """
+    manifest = read_manifest(folder)
+    server = manifest["server"]
+    requests, class_names = _requests(_columns(folder / "requests.parquet"))
+    return RunRecord(
+        class_names=class_names,
+        num_gpu_blocks=server["num_gpu_blocks"],
+        block_size=server["block_size"],
+        max_num_seqs=server["max_num_seqs"],
+        max_num_batched_tokens=server["max_num_batched_tokens"],
+        num_replicas=server["num_replicas"],
+        calibrated=server["calibrated"],
+        end_ns=server["end_ns"],
+        arrivals_end_ns=server["arrivals_end_ns"],
+        requests=requests,
+        steps=_log(StepLog, _columns(folder / "steps.parquet")),
+        itl=_log(ItlLog, _columns(folder / "itl.parquet")),
+        warnings=list(manifest.get("warnings", ())),
+    )
+
+
+def _columns(path: Path) -> Any:
+    """Returns a Parquet file as a table."""
+    import pyarrow as pa  # noqa: PLC0415 - a fifth of a second that other commands need not pay
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    try:
+        return pq.read_table(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except pa.ArrowException as error:
+        raise UserError(f"{path}: not a Parquet file of a run: {error}") from None
+
+
+def _requests(table: Any) -> tuple[list[RequestRecord], tuple[str, ...]]:
+    names = table["class_name"].combine_chunks()
+    class_names = tuple(names.dictionary.to_pylist())
+    outcomes = [_OUTCOMES[name] for name in table["outcome"].to_pylist()]
+    given = {"class_id": names.indices.to_pylist(), "outcome": outcomes}
+    columns = [given.get(field.name) or table[field.name].to_pylist() for field in fields(RequestRecord)]
+    return [RequestRecord(*row) for row in zip(*columns, strict=True)], class_names
+
+
+def _log(kind: Any, table: Any) -> Any:
+    columns = {}
+    for field in fields(kind):
+        column = array("q")
+        column.frombytes(table[field.name].to_numpy().astype("int64").tobytes())
+        columns[field.name] = column
+    return kind(**columns)

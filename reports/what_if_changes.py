@@ -1,0 +1,119 @@
+"""Which changes are worth simulating: one parameter at a time, those first that touch what binds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.deployment import Deployment
+from sim.scenario.model import Scenario
+
+MOST_CHANGES = 5
+
+_FLAG = "server.flags."
+_MORE_MEMORY = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfChange:
+    """One change of a scenario.
+
+    Attributes:
+        key: names its text (`what_if.<key>`).
+        changes: dotted key -> value, as `sim.scenario.load.override` takes them.
+        before: the value it replaces.
+        after: the new one.
+    """
+
+    key: str
+    changes: dict[str, Any]
+    before: str
+    after: str
+
+
+def changes_for(scenario: Scenario, deployment: Deployment, resource: str | None) -> list[WhatIfChange]:
+    """Returns the changes to simulate, at most `MOST_CHANGES`: for what binds, and what is switched off."""
+    if resource is None:
+        return []
+    wanted = ("chunked_prefill", "prefix_caching", *_FOR_RESOURCE.get(resource, ()))
+    found = (_CHANGES[key](scenario, deployment) for key in wanted)
+    return [change for change in found if change is not None][:MOST_CHANGES]
+
+
+_FOR_RESOURCE = {
+    "token_budget": ("budget_double", "budget_half", "kv_fp8", "more_memory", "tp_double"),
+    "max_num_seqs": ("seats_double", "budget_double", "weights_fp8", "more_memory", "tp_double"),
+    "kv_blocks": ("kv_fp8", "more_memory", "seats_half", "weights_fp8", "tp_double"),
+    "decode_speed": ("weights_fp8", "seats_half", "budget_half", "kv_fp8", "tp_double"),
+    "admission_limit": ("queue_double", "seats_double", "tp_double"),
+    "max_model_len": ("model_len_double", "kv_fp8", "tp_double"),
+}
+
+_Build = Callable[[Scenario, Deployment], WhatIfChange | None]
+
+
+def _scaled(key: str, flag: str, factor: float) -> _Build:
+    """Returns a change that multiplies a whole-number flag."""
+
+    def build(_: Scenario, deployment: Deployment) -> WhatIfChange | None:
+        before = getattr(deployment.flags, flag)
+        if before is None or before * factor < 1:
+            return None
+        after = int(before * factor)
+        return WhatIfChange(key, {_FLAG + flag: after}, str(before), str(after))
+
+    return build
+
+
+def _set(key: str, flag: str, after: Any, wanted: Callable[[Deployment], bool]) -> _Build:
+    """Returns a change that sets a flag where that makes a difference."""
+
+    def build(_: Scenario, deployment: Deployment) -> WhatIfChange | None:
+        if not wanted(deployment):
+            return None
+        return WhatIfChange(key, {_FLAG + flag: after}, str(getattr(deployment.flags, flag)), str(after))
+
+    return build
+
+
+def _tp_double(scenario: Scenario, deployment: Deployment) -> WhatIfChange | None:
+    before = scenario.server.tensor_parallel_size
+    if deployment.gpu.is_cpu or _is_measured(deployment):
+        return None
+    return WhatIfChange("tp_double", {"server.tensor_parallel_size": 2 * before}, str(before), str(2 * before))
+
+
+def _is_measured(deployment: Deployment) -> bool:
+    """Whether parts of the memory were measured: they hold for this model on these GPUs alone."""
+    return any(value is not None for value in deployment.server.memory.model_dump().values())
+
+
+def _has_pool_flag(deployment: Deployment) -> bool:
+    """Whether the size of the KV pool is set outright, so that its share of the memory has no say."""
+    flags, measured = deployment.server.flags, deployment.server.memory
+    given = (flags.num_gpu_blocks_override, flags.kv_cache_memory_bytes, measured.kv_cache_gib)
+    return any(value is not None for value in given)
+
+
+_CHANGES: dict[str, _Build] = {
+    "chunked_prefill": _set("chunked_prefill", "enable_chunked_prefill", True,
+                            lambda it: not it.flags.enable_chunked_prefill),
+    "prefix_caching": _set("prefix_caching", "enable_prefix_caching", True,
+                           lambda it: not it.flags.enable_prefix_caching),
+    "seats_double": _scaled("seats_double", "max_num_seqs", 2),
+    "seats_half": _scaled("seats_half", "max_num_seqs", 0.5),
+    "budget_double": _scaled("budget_double", "max_num_batched_tokens", 2),
+    "budget_half": _scaled("budget_half", "max_num_batched_tokens", 0.5),
+    "queue_double": _scaled("queue_double", "max_num_queued_reqs", 2),
+    "model_len_double": _scaled("model_len_double", "max_model_len", 2),
+    "kv_fp8": _set("kv_fp8", "kv_cache_dtype", "fp8",
+                   lambda it: not it.flags.kv_cache_dtype.startswith("fp8")
+                   and it.flags.num_gpu_blocks_override is None),
+    "more_memory": _set("more_memory", "gpu_memory_utilization", _MORE_MEMORY,
+                        lambda it: it.flags.gpu_memory_utilization < _MORE_MEMORY and not _has_pool_flag(it)),
+    "weights_fp8": _set("weights_fp8", "quantization", "fp8",
+                        lambda it: it.gpu.fp8_flops is not None and it.flags.quantization is None
+                        and it.model.quantization is None and not _is_measured(it)),
+    "tp_double": _tp_double,
+}  # fmt: skip
