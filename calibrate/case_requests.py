@@ -46,12 +46,13 @@ def _arrivals(plan: CasePlan) -> Iterator[int]:
     """Yields times of arrival in microseconds: exponential gaps, several at the same time where there are bursts."""
     rng = plan.rng
     mean_us = rng.uniform(*plan.gap_us) * rng.choice([0.1, 0.4, 1, 1])
+    grid_us = rng.choice([1, 1, 1_000])  # whole milliseconds: exactly when steps end, where those last as long
     now = 0.0
     while True:
         size = rng.randint(1, plan.burst)
         now += rng.expovariate(1 / (mean_us * size)) if rng.random() < 0.97 else 0
         for _ in range(size):
-            yield int(now)
+            yield int(now / grid_us) * grid_us
 
 
 def _draw_single_requests(plan: CasePlan) -> None:

@@ -73,8 +73,11 @@ def _draw_engine(rng: random.Random) -> Json:
 
 
 def _draw_cost(rng: random.Random) -> Json:
-    if rng.random() < 0.6:
+    kind = rng.random()
+    if kind < 0.5:
         return {"base": 2_000, "per_token": 10, "per_seq": 20, "per_1k_context": 100}
+    if kind < 0.7:
+        return {"base": rng.choice([1_000, 3_000])}
     return {
         "base": rng.choice([1, 50, 500, 5_000]),
         "per_token": rng.choice([0, 1, 10, 60]),
