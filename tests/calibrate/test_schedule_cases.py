@@ -1,11 +1,14 @@
 """Random cases: the same seed gives the same case, every case can be run, and every kind is about what it says."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from calibrate.schedule_cases import KINDS, generate_case, main, random_cases
 from calibrate.schedule_replay import replay_case
+from tests.factories import REPOSITORY
 
 MODES = (False, True)
 
@@ -68,3 +71,14 @@ def test_cases_are_written_one_file_each(tmp_path):
     assert names == ["tight-async-001001.json", "tight-sync-001000.json", "tight-sync-001002.json"]
     case = json.loads((tmp_path / names[0]).read_text())
     assert case == generate_case("tight", 1001, async_scheduling=True, num_requests=2)
+
+
+def test_cases_and_recorder_need_the_standard_library_alone():
+    """They run in vLLM's environment, which has none of our dependencies; and vllm itself is imported on first use."""
+    code = (
+        "import sys; before = set(sys.modules); import calibrate.schedule_cases, calibrate.record_schedule;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(new - sys.stdlib_module_names - {'calibrate', 'sim'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
