@@ -16,9 +16,9 @@ import numpy as np
 from reports.source import Detail
 from reports.timeseries import Steps
 from reports.words import Words
+from sim.records import RunRecord
 from sim.results.columns import RequestColumns
 from sim.results.metrics import RunMetrics
-from sim.results.records import RunRecord
 from sim.scenario.model import Objective
 
 SLOW_FIRST_WORD_S = 2.0

@@ -12,9 +12,9 @@ from reports.stored_run import read_json, read_run
 from sim.capacity import CapacityResult
 from sim.deployment import plan
 from sim.errors import UserError
+from sim.records import RunRecord
 from sim.results.folder import ResultFolder
 from sim.results.metrics import RunMetrics, is_finite, summarize, summarize_window
-from sim.results.records import RunRecord
 from sim.results.window import Window
 from sim.scenario.load import scenario_from_text
 from sim.scenario.model import Objective, Scenario, scenario_hash

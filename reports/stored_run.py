@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UserError
-from sim.results.records import ItlLog, Outcome, RequestRecord, RunRecord, StepLog
+from sim.records import ItlLog, Outcome, RequestRecord, RunRecord, StepLog
 from sim.results.storage import FORMAT
 
 _OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sim.records import RunRecord
 from sim.results.columns import as_array
 from sim.results.percentiles import IntArray
-from sim.results.records import RunRecord
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -11,10 +11,10 @@ from reports.context import Context
 from reports.sections.headline import binding_latency
 from reports.source import Detail
 from reports.timeseries import Bins, Steps
+from sim.records import Outcome, RequestRecord
 from sim.results.columns import RequestColumns
 from sim.results.latency import itl_sample, request_latency
 from sim.results.percentiles import Sample
-from sim.results.records import Outcome, RequestRecord
 
 _SHARES = (*range(0, 90, 2), *range(90, 100), 99.5, 99.9, 100)
 _ZOOM_STEPS = 90

@@ -10,7 +10,7 @@ import numpy as np
 from reports.content import Block, Cell, Column, Kind, Section, Table, Value
 from reports.context import Context
 from reports.source import Detail
-from sim.results.records import RequestRecord, RunRecord
+from sim.records import RequestRecord, RunRecord
 from sim.scenario.model import Scenario
 
 _MOST_USERS = 10
