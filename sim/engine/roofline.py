@@ -98,7 +98,7 @@ class Roofline:
         if not self.async_scheduling:
             device += host
         elif host > device:
-            device = host
+            device = float(host)
         return int(device + 0.5)
 
     def parts(self, batch: Batch) -> dict[str, int]:
