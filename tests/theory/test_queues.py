@@ -13,8 +13,8 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 import pytest
