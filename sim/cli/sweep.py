@@ -1,0 +1,237 @@
+"""`headcount sweep`: a table over every combination of the values given."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from sim.capacity import Simulate
+    from sim.scenario.model import Scenario
+    from sim.sweep import Axis, Sweep, SweepPoint, SweepProgress
+
+_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
+_ENOUGH = 4  # runs, before the time that is left can be told from them
+
+
+def sweep(  # noqa: PLR0917 - typer calls it, by name
+    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="Values of a key, A,B,C or FROM:TO:STEP; may be repeated: every combination is simulated. users, "
+            "request_rate, max_concurrency and context_tokens are loads, other keys are as in --set.",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep finished runs and tables there.", show_default="out/SCENARIO/sweep"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Make the I-th of N parts of the runs only; without it, all are put together."
+        ),
+    ] = None,
+    cluster: Annotated[
+        Literal["ray"] | None, typer.Option(help="Run on a cluster in place of this machine.", show_default=False)
+    ] = None,
+    reference: Annotated[bool, typer.Option("--reference", help="Use the step-by-step reference scheduler.")] = False,
+) -> None:
+    """Simulate every combination of the values given, and print a table.
+
+    Finished runs are kept: the same command goes on where it was interrupted. Exits with 0 when every run was made, 1
+    when some failed (the others are in the table), 2 on bad input or when nothing can be written, 130 after Ctrl-C
+    (or the TERM signal).
+    """
+    from sim.parallel import num_workers
+    from sim.sweep import KeptRuns, Sweep, parse_axes, plan_points
+
+    axes, part = parse_axes(vary or []), _parse_shard(shard)
+    points = plan_points(scenario, axes, [*(set_ or []), *_run_overrides(seeds, seed)], variant)
+    sample = next(point.scenario for point in points if point.scenario is not None)
+    kept = KeptRuns(out if out is not None else Path("out") / _file_name(sample.name) / "sweep")
+    kept.prepare()
+    numbers = tuple(range(sample.run.seed, sample.run.seed + sample.run.seeds))
+    progress = Progress()
+    planned = Sweep(points, numbers, kept, _simulate(reference), reference, part, progress.report)
+    _Output(sample, axes, planned, progress, as_json=as_json, is_whole=shard is None).run(
+        num_workers(jobs, cluster), cluster
+    )
+
+
+def _parse_shard(text: str | None) -> tuple[int, int]:
+    from sim.errors import UserError
+
+    if text is None:
+        return 1, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UserError(f"--shard {text}: expected I/N with I from 1 to N, for example 1/4")
+    return int(match[1]), int(match[2])
+
+
+def _run_overrides(seeds: int | None, seed: int | None) -> list[str]:
+    given = {"run.seeds": seeds, "run.seed": seed}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "scenario"
+
+
+def _simulate(reference: bool) -> Simulate:
+    from sim.simulate import simulate
+
+    return partial(simulate, reference=True) if reference else simulate
+
+
+class _Output:
+    """Makes the sweep and prints its table, row by row in the order of the points."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        axes: tuple[Axis, ...],
+        sweep: Sweep,
+        progress: Progress,
+        *,
+        as_json: bool,
+        is_whole: bool,
+    ) -> None:
+        from sim.sweep import SweepTable
+
+        self.axes, self.sweep, self.progress = axes, sweep, progress
+        self.as_json, self.is_whole = as_json, is_whole
+        self.table = SweepTable(scenario.name, axes, sweep.seeds)
+
+    def run(self, jobs: int, cluster: Literal["ray"] | None) -> None:
+        """Makes the sweep; exits with the code that `sweep` promises."""
+        from sim.cli.sweep_table import footer, header, line
+
+        if not self.as_json:
+            self._print(header(self.table, _uncalibrated(self.sweep.points)))
+        try:
+            with _ends_by_signal():
+                for result in self.sweep.results(jobs=jobs, cluster=cluster):
+                    row = self.table.add(result)
+                    if not self.as_json:
+                        self._print(line(row, self.axes))
+        except KeyboardInterrupt:
+            self._finish(complete=False)
+            typer.echo(
+                f"interrupted: {self.progress.num_done} of {self.progress.num_runs} runs are finished and kept in "
+                f"{self.sweep.kept.folder}; the same command goes on from there",
+                err=True,
+            )
+            raise typer.Exit(_INTERRUPTED) from None
+        finally:
+            self.progress.clear()
+        self._finish(complete=self.is_whole)
+        if not self.as_json:
+            self._print(footer(self.table))
+        if any(row["status"] == "failed" for row in self.table.points):
+            raise typer.Exit(1)
+
+    def _finish(self, *, complete: bool) -> None:
+        """Writes the tables of a whole sweep, and prints the JSON object."""
+        self.table.complete = complete
+        if complete:
+            self.table.write(self.sweep.kept.folder)
+        if self.as_json:
+            self._print(self.table.as_json())
+
+    def _print(self, text: str) -> None:
+        self.progress.clear()
+        typer.echo(text, nl=False)
+        sys.stdout.flush()
+
+
+@contextmanager
+def _ends_by_signal() -> Iterator[None]:
+    """Takes the signal by which job managers end a job for Ctrl-C, so that no worker process is left behind."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _uncalibrated(points: Sequence[SweepPoint]) -> bool:
+    """Whether any point's step times are no measurement."""
+    from sim.deployment import plan
+
+    made = [point.scenario for point in points if point.scenario is not None and not point.cause]
+    profiles = {scenario.server.profile: scenario for scenario in made}
+    plans = [plan(scenario).profile for scenario in profiles.values()]
+    return any(profile is None or profile.calibrated is not True for profile in plans)
+
+
+@dataclass
+class Progress:
+    """Says on stderr how far a sweep is and which runs failed; a terminal sees one line that changes."""
+
+    began: float = field(default_factory=time.monotonic)
+    last: float = 0.0
+    shown: bool = False
+    num_done: int = 0
+    num_runs: int = 0
+
+    def report(self, news: SweepProgress) -> None:
+        """Takes the news of one run."""
+        self.num_done, self.num_runs = news.num_done, news.num_runs
+        if news.failed is not None:
+            self.clear()
+            typer.echo(f"failed: {named(news.failed.point)} seed {news.failed.seed}: {news.cause}", err=True)
+        now = time.monotonic()
+        pause = 0.2 if sys.stderr.isatty() else 30.0
+        if now - self.began < 2 or now - self.last < pause:
+            return
+        self.last, self.shown = now, True
+        text = f"{news.num_done} of {news.num_runs} runs, {_duration(now - self.began)}"
+        if news.share < 1 and news.num_made >= _ENOUGH:  # the first ones wait for the workers to start
+            text += f", about {_duration((now - self.began) * (1 - news.share) / news.share)} left"
+        typer.echo(f"\r{text:<60}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
+
+    def clear(self) -> None:
+        """Removes the line."""
+        if self.shown and sys.stderr.isatty():
+            typer.echo(f"\r{'':<60}\r", err=True, nl=False)
+
+
+def named(point: SweepPoint) -> str:
+    """Returns a point as its values: `server.max_num_seqs=16 users=10`."""
+    from sim.sweep.axes import as_text
+
+    return " ".join(f"{key}={as_text(value)}" for key, value in point.overrides.items())
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
