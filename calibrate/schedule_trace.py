@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 _STEP_FIELDS = ("t_us", "start_us", "scheduled", "hits", "preempted", "blocks", "end_us")  # causes before effects
 _MAX_REPLAYS = 1_000
+_MAX_GROUPS = 3  # groups of joint aborts looked at for one difference, the latest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +94,21 @@ def _find_abort_orders(trace: ScheduleTrace, reference: bool) -> dict[int, list[
     """Finds in which orders the recorded process freed requests that were aborted together, from the blocks it took.
 
     The order shows when the freed blocks are taken again, one after another. Where another block is taken than the
-    recorded one, both were freed by the same group of aborts (else no order of aborts explains it), and moving an owner
-    of either block to another place in that group mends it. So each round of replays gets further into the trace, and
-    a group of n requests takes about n rounds of n replays, not n factorial.
+    recorded one, both were freed by the same group of aborts (else no order of aborts explains it), and moving the
+    owner of one beside the owner of the other, or at least elsewhere in the group, mends it. So each change of an order
+    gets further into the trace, and a group of n requests takes about n of them, not n factorial.
     """
     orders: dict[int, list[int]] = {}
     best = _replay_until_different(trace, orders, reference)
+    candidates = _other_abort_orders(trace, best, orders)
     for _ in range(_MAX_REPLAYS):
-        if not best.stopped:
+        candidate = next(candidates, None)
+        if not best.stopped or candidate is None:
             break
-        reached = _progress(trace, best)
-        for candidate in _other_abort_orders(trace, best, orders):
-            replay = _replay_until_different(trace, candidate, reference)
-            if not replay.stopped or _progress(trace, replay) > reached:
-                orders, best = candidate, replay
-                break
-        else:
-            break
+        replay = _replay_until_different(trace, candidate, reference)
+        if not replay.stopped or _progress(trace, replay) > _progress(trace, best):
+            orders, best = candidate, replay
+            candidates = _other_abort_orders(trace, best, orders)
     return orders
 
 
@@ -153,21 +152,29 @@ def _other_abort_orders(
     pair = next(((expected, got) for expected, got in _taken_blocks(trace, replay) if expected != got), None)
     if pair is None:
         return
-    for group in range(len(replay.abort_groups) - 1, -1, -1):
-        held = replay.abort_groups[group]
-        owners = [[i for i, blocks in enumerate(held) if block in blocks] for block in pair]
-        if all(owners):
-            order = orders.get(group, list(range(len(held))))
-            for moved in dict.fromkeys(owners[0] + owners[1]):
-                yield from ({**orders, group: other} for other in _moves(order, moved))
+    holders = [
+        [[i for i, held in enumerate(group) if block in held] for block in pair] for group in replay.abort_groups
+    ]
+    for group in [i for i, owners in enumerate(holders) if all(owners)][: -_MAX_GROUPS - 1 : -1]:
+        order = orders.get(group, list(range(len(replay.abort_groups[group]))))
+        tried = [order]
+        for other in _moves(order, *holders[group]):
+            if other not in tried:
+                tried.append(other)
+                yield {**orders, group: other}
 
 
-def _moves(order: Sequence[int], moved: int) -> Iterator[list[int]]:
-    """Yields the order with one member moved to each other place."""
-    rest = [i for i in order if i != moved]
-    for place in range(len(order)):
-        if order[place] != moved:
-            yield [*rest[:place], moved, *rest[place:]]
+def _moves(order: Sequence[int], owners: Sequence[int], other_owners: Sequence[int]) -> Iterator[list[int]]:
+    """Yields orders with one owner moved: first beside an owner of the other block, then to every place."""
+    pairs = [pair for a in owners for b in other_owners for pair in ((a, b), (b, a)) if a != b]
+    for moved, other in pairs:
+        rest = [i for i in order if i != moved]
+        place = rest.index(other)
+        yield [*rest[: place + 1], moved, *rest[place + 1 :]]
+        yield [*rest[:place], moved, *rest[place:]]
+    for moved in (*owners, *other_owners):
+        rest = [i for i in order if i != moved]
+        yield from ([*rest[:place], moved, *rest[place:]] for place in range(len(order)))
 
 
 def _first_difference(trace: ScheduleTrace, replay: Replay) -> str | None:
