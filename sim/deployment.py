@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sim.api_server import AdmissionLimits
 from sim.core.config import CacheConfig, SchedulerConfig
+from sim.core.kv_cache_interface import SlidingWindowSpec
 from sim.engine.profile import Profile, load_profile, profile_mismatches
 from sim.engine.roofline import Roofline
 from sim.engine.step_time import ClientLatency, StepTimeModel
@@ -98,16 +99,23 @@ def plan(scenario: Scenario) -> Deployment:
         raise UserError(f"server: vLLM would not start: {memory.refusal}")
     profile = None if server.profile == ANALYTICAL else load_profile(_profile_path(scenario))
     warnings = list(memory.warnings)
+    block_sizes = sorted({group.block_size for group in memory.kv_groups if group.kind != "state"})
+    if len(block_sizes) > 1:
+        warnings.append(
+            f"KV cache groups of {' and '.join(map(str, block_sizes))} tokens a block are simulated with "
+            f"{memory.block_size}: KV use is overstated"
+        )
     if profile is not None:
         warnings += profile_mismatches(profile, server)
+    cache_config = _cache_config(memory, server)
     return Deployment(
         model=model,
         gpu=gpu,
         flags=memory.flags,
         memory=memory,
         scheduler_config=_scheduler_config(memory),
-        cache_config=_cache_config(memory, server),
-        limits=_limits(memory, server),
+        cache_config=cache_config,
+        limits=_limits(memory, server, cache_config),
         latency=ClientLatency() if profile is None else profile.latency(),
         profile=profile,
         warnings=tuple(warnings),
@@ -167,29 +175,41 @@ def _cache_config(memory: MemoryBudget, server: Server) -> CacheConfig:
     )
 
 
-def _limits(memory: MemoryBudget, server: Server) -> AdmissionLimits:
+def _limits(memory: MemoryBudget, server: Server, cache_config: CacheConfig) -> AdmissionLimits:
     flags = memory.flags
     return AdmissionLimits(
         max_model_len=flags.max_model_len,
         refuse_sum=parse_version(server.version) < MAX_TOKENS_CUT,
         max_num_queued_reqs=flags.max_num_queued_reqs,
         max_num_queued_tokens=flags.max_num_queued_tokens,
-        max_request_tokens=_longest_request(memory),
+        max_request_tokens=_longest_request(memory, _scheduler_config(memory), cache_config),
     )
 
 
-def _longest_request(memory: MemoryBudget) -> int | None:
+def _longest_request(memory: MemoryBudget, scheduler_config: SchedulerConfig, cache_config: CacheConfig) -> int | None:
     """Returns the most tokens of a request that the scheduler can ever admit; None: all up to max_model_len.
 
     The check at the start is another one: gemma-4-31B on 0.19.1 starts with 1.53 x 262,144 tokens, and its scheduler
-    holds a prompt of 60,000 for ever, since admission counted the whole prompt in every group.
+    holds a prompt of 60,000 for ever, since admission counted the whole prompt in every group. Where blocks of several
+    sizes are simulated as one, the simulated pool may hold less than the real one, and that counts too.
     """
+    block_size, most = cache_config.block_size, scheduler_config.max_in_flight_tokens
+    max_model_len = scheduler_config.max_model_len
+    windows = [spec for spec in cache_config.kv_cache_groups if isinstance(spec, SlidingWindowSpec)]
+    caps = [spec.max_admission_blocks_per_request(most, max_model_len, block_size) for spec in windows]
+
+    def never_fits(num_tokens: int) -> bool:
+        num_places = -(-num_tokens // block_size)
+        num_full = num_places * (len(cache_config.kv_cache_groups) - len(windows))
+        num_blocks = num_full + sum(min(num_places, cap) for cap in caps)
+        return request_never_fits(num_tokens, memory) or num_blocks > cache_config.num_gpu_blocks - 1
+
     admitted, refused = 0, memory.flags.max_model_len
-    if not request_never_fits(refused, memory):
+    if not never_fits(refused):
         return None
     while refused - admitted > 1:
         middle = (admitted + refused) // 2
-        if request_never_fits(middle, memory):
+        if never_fits(middle):
             refused = middle
         else:
             admitted = middle

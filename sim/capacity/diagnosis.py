@@ -16,6 +16,7 @@ Resource = Literal[
 _KV_FULL = 0.95
 _MANY_PREEMPTIONS = 0.05  # a request in twenty: beyond it recomputation shows in the percentiles
 _IDLE = 0.9
+_TAIL = 95.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +148,12 @@ def _of_errors(facts: _Facts, broken: ObjectiveResult | None) -> Diagnosis | Non
 
 
 def _of_latency(facts: _Facts, broken: ObjectiveResult | None) -> Diagnosis:
-    metric = broken.objective.metric if broken is not None else "e2el"
-    percentile = broken.objective.percentile if broken is not None else None
+    metric, percentile, bound_ms = _asked(facts, broken)
     if metric == "preemptions":
         return _kv_blocks(facts)
     if metric in ("output_throughput", "request_throughput", "duration") and facts.busy < _IDLE and facts.waiting < 1:
         return _client_idle(facts)
     if metric in ("itl", "tpot"):
-        bound_ms = broken.objective.value * 1000 if broken is not None else 0.0
         return _slow_tokens(facts, bound_ms)
     parts = {kind: facts.part_ms(kind, percentile) for kind in _parts_of(metric)}
     match max(parts, key=lambda kind: parts[kind]):
@@ -165,6 +164,20 @@ def _of_latency(facts: _Facts, broken: ObjectiveResult | None) -> Diagnosis:
         case "client":
             return _client_slow(parts["client"], percentile)
     return _slow_tokens(facts, bound_ms=0.0)
+
+
+def _asked(facts: _Facts, broken: ObjectiveResult | None) -> tuple[str, float | None, float]:
+    """Returns the metric that broke, the percentile to look at (None: the mean), and the bound in ms.
+
+    A goodput breaks by the latency that exceeds its own bound the most, in the tail.
+    """
+    if broken is None:
+        return "e2el", None, 0.0
+    objective = broken.objective
+    if objective.metric != "goodput":
+        return objective.metric, objective.percentile, objective.value * 1000
+    worst = max(objective.bounds, key=lambda bound: facts.part_ms(bound.metric, _TAIL) / bound.seconds)
+    return worst.metric, _TAIL, worst.seconds * 1000
 
 
 def _parts_of(metric: str) -> tuple[str, ...]:

@@ -146,7 +146,8 @@ def summarize(run: RunRecord, scenario: Scenario) -> RunMetrics:
 def summarize_window(run: RunRecord, window: Window, objectives: Sequence[Objective] = ()) -> RunMetrics:
     """Returns the numbers of a run over a window, with every percentile and goodput that the objectives name."""
     columns = RequestColumns.of(run)
-    sent = (columns.sent_ns >= window.start_ns) & (columns.sent_ns <= window.end_ns) & (window.length_ns > 0)
+    counts = window.finite or window.length_ns > 0  # all refused at once: a finite run without length still counts
+    sent = (columns.sent_ns >= window.start_ns) & (columns.sent_ns <= window.end_ns) & counts
     asked = _Asked.by(objectives)
     source = _Source(run, columns, window, asked)
     return RunMetrics(
