@@ -87,6 +87,74 @@ class ItlLog:
     count: array[int] = field(default_factory=_column)
 
 
+@dataclass(frozen=True, slots=True)
+class OllamaResponse:
+    """The timing fields of one complete answer of Ollama, by its own names; durations are nanoseconds.
+
+    `total_duration` runs from the request's receipt; `load_duration` ends when it has a loaded model (the queue before
+    that is in it); the wait for a slot is what `total_duration` leaves beside the other three.
+    """
+
+    request_id: int
+    model_id: int  # index into OllamaLog.models
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int  # tokens found in the slot's cache included
+    prompt_eval_duration: int
+    eval_count: int
+    eval_duration: int  # after the first token
+    prompt_eval_cached_count: int | None  # None: the release does not tell (before 0.33.3)
+
+    @property
+    def slot_wait(self) -> int:
+        """Nanoseconds in the queue of NUM_PARALLEL."""
+        return self.total_duration - self.load_duration - self.prompt_eval_duration - self.eval_duration
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaModel:
+    """A model that an Ollama server was asked for, as it is loaded."""
+
+    name: str
+    num_parallel: int
+    num_ctx: int
+    num_batch: int
+    context_bytes: int
+    gpu_bytes: int
+    ram_bytes: int
+    num_gpu_layers: int
+    num_layers: int
+
+
+@dataclass(slots=True)
+class OllamaLog:
+    """What an Ollama server did beside its batches."""
+
+    models: tuple[OllamaModel, ...]
+    responses: list[OllamaResponse] = field(default_factory=list)
+    loads: list[tuple[int, int, int, bool]] = field(default_factory=list)  # model, start_ns, end_ns, aborted
+    unloads: list[tuple[int, int, str]] = field(default_factory=list)  # model, time_ns, cause
+    rejected_ns: list[int] = field(default_factory=list)  # when requests were answered 503
+    num_shifts: int = 0  # context shifts
+    num_truncated: int = 0  # requests whose prompt was cut
+
+
+@dataclass(slots=True)
+class StaticLog:
+    """What a server with static batches did: one row a batch."""
+
+    reservation: str
+    start_ns: array[int] = field(default_factory=_column)
+    end_ns: array[int] = field(default_factory=_column)
+    size: array[int] = field(default_factory=_column)  # requests in it
+    num_output_tokens: array[int] = field(default_factory=_column)  # generated
+    num_seat_steps: array[int] = field(default_factory=_column)  # decode steps x requests: what was computed
+    num_prompt_tokens: array[int] = field(default_factory=_column)
+    num_padded_tokens: array[int] = field(default_factory=_column)  # prompt tokens with the padding to the longest
+    reserved_token_ns: array[int] = field(default_factory=_column)  # reserved KV tokens x time
+    used_token_ns: array[int] = field(default_factory=_column)  # of those, that hold a token some answer still needs
+
+
 @dataclass(slots=True)
 class RunRecord:
     """Everything one simulated run recorded."""
@@ -104,3 +172,5 @@ class RunRecord:
     steps: StepLog = field(default_factory=StepLog)
     itl: ItlLog = field(default_factory=ItlLog)
     warnings: list[str] = field(default_factory=list)  # said once each, for the person who reads the result
+    ollama: OllamaLog | None = None  # of servers of this kind
+    static: StaticLog | None = None

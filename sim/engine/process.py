@@ -30,6 +30,26 @@ class Clients(Protocol):
         """Takes the tokens of a completed step to their clients."""
 
 
+class Server(Protocol):
+    """A whole server that knows itself when it next has something to do: the engines that are not vLLM's."""
+
+    def advance(self, now_ns: int) -> int | None:
+        """Does all that is due by now; returns when the next thing is due, or None when nothing ever will be."""
+
+
+def run_server(server: Server) -> int:
+    """Runs a server until nothing is left to do; returns the virtual time in nanoseconds."""
+    env = simpy.Environment(initial_time=0)
+    env.process(_server_process(env, server))
+    env.run()
+    return int(env.now)
+
+
+def _server_process(env: simpy.Environment, server: Server) -> Generator[simpy.Event, Any, None]:
+    while (next_ns := server.advance(int(env.now))) is not None:
+        yield env.timeout(next_ns - int(env.now))
+
+
 def run(engine: EngineCore, clients: Clients) -> int:
     """Runs an engine until nothing is left to do; returns the virtual time in nanoseconds."""
     env = simpy.Environment(initial_time=0)

@@ -34,6 +34,7 @@ _VARIED = {
 def cross_check(scenario: Scenario) -> Iterator[Finding]:
     """Yields everything that the scenario alone shows to be impossible; models and GPUs are not looked up here."""
     yield from _check_flags(scenario)
+    yield from _check_ollama(scenario)
     yield from _check_classes(scenario)
     yield from _check_load(scenario)
     yield from _check_times(scenario)
@@ -42,7 +43,7 @@ def cross_check(scenario: Scenario) -> Iterator[Finding]:
         yield from check_class_names(scenario, [item.name for item in request_classes(scenario)])
     yield from _check_files(scenario)
     max_model_len = scenario.server.flags.max_model_len
-    if max_model_len is not None:
+    if max_model_len is not None and scenario.server.kind != "ollama":  # Ollama cuts what is too long
         yield from check_lengths(scenario, max_model_len)
 
 
@@ -89,6 +90,26 @@ def _check_flags(scenario: Scenario) -> Iterator[Finding]:
     if threshold is not None and length is not None and threshold > length:
         what = "must not exceed max_model_len"
         yield (*here, "long_prefill_token_threshold"), f"{what}; got {threshold}; max_model_len is {length}"
+
+
+def _check_ollama(scenario: Scenario) -> Iterator[Finding]:
+    """What only matters when the server is Ollama's."""
+    server = scenario.server
+    if server.kind != "ollama":
+        return
+    if "version" in server.model_fields_set and "version" not in server.ollama.model_fields_set:
+        what = "is a release of vLLM; that of Ollama is server.ollama.version"
+        yield ("server", "version"), f"{what}; got {server.version!r}"
+    known = [item.name for item in request_classes(scenario)]
+    taken: set[str] = set()
+    for index, model in enumerate(server.ollama.models):
+        for place, name in enumerate(model.classes):
+            path: Path = ("server", "ollama", "models", index, "classes", place)
+            if known and name not in known:
+                yield path, f"no such request class; got {name!r}; {suggestion(name, known, noun='classes')}"
+            if name in taken:
+                yield path, f"a class asks for one model; got {name!r} a second time"
+            taken.add(name)
 
 
 def _check_classes(scenario: Scenario) -> Iterator[Finding]:

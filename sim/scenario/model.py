@@ -127,8 +127,10 @@ def scenario_hash(scenario: Scenario) -> str:
         OSError: a file of the workload cannot be read.
     """
     data = scenario.model_dump(mode="json", by_alias=True, exclude={"description", "variants"})
+    for kind in {"ollama", "static"} - {scenario.server.kind}:
+        del data["server"][kind]  # settings of another server than the one that is simulated
     places = {file: scenario.resolve(file) for file in scenario.files()}
-    for name in (scenario.server.model, scenario.server.profile):
+    for name in scenario.server.files():
         place = scenario.resolve(name)
         place = place / "config.json" if place.is_dir() else place
         if place.is_file():

@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from sim.scenario.ollama import VERSION_PATTERN, Ollama, StaticBatching, quoted_version
 from sim.scenario.part import Part
 from sim.scenario.units import Bytes
-
-_LATER = ("ollama", "static")
 
 
 class Flags(Part):
@@ -79,11 +78,15 @@ class MemoryOverrides(Part):
 class Server(Part):
     """One inference server, or several equal ones behind a router (`data_parallel_size`)."""
 
-    kind: Literal["vllm"] = Field(default="vllm", description="The engine.")
+    kind: Literal["vllm", "ollama", "static"] = Field(
+        default="vllm",
+        description="The engine. ollama reads the section of that name; static reads its own, and takes memory and "
+        "step times as vLLM's.",
+    )
     version: str = Field(
         default="0.32",
-        pattern=r"^(v?\d+\.\d+(\.\d+)?([^\d.]\S*|\.\D\S*)?|(dev|main|nightly)\S*)$",
-        description="The release whose rules and defaults apply, quoted.",
+        pattern=VERSION_PATTERN,
+        description="The release of vLLM whose rules and defaults apply, quoted.",
     )
     model: str = Field(min_length=1, description="A model of the built-in table, or a path to its config.json.")
     gpu: str = Field(min_length=1, description="A GPU of the built-in table: rtx-4090, h100, …")
@@ -100,22 +103,23 @@ class Server(Part):
     )
     flags: Flags = Field(default_factory=Flags, description="Flags of `vllm serve`.")
     memory: MemoryOverrides = Field(default_factory=MemoryOverrides, description="Measured memory, where known.")
-
-    @field_validator("kind", mode="before")
-    @classmethod
-    def _supported(cls, kind: Any) -> Any:
-        if kind in _LATER:
-            raise ValueError(f"{kind!r} is not yet supported; kinds: vllm")
-        return kind
+    ollama: Ollama = Field(default_factory=Ollama, description="Ollama's settings.")
+    static: StaticBatching = Field(default_factory=StaticBatching, description="How static batches are made.")
 
     @field_validator("version", mode="before")
     @classmethod
     def _quoted(cls, version: Any) -> Any:
-        if isinstance(version, int | float) and not isinstance(version, bool):
-            raise ValueError(f'a version is text (0.30 is not 0.3); got {version}; put it in quotes, as in "0.32"')
-        return version
+        return quoted_version(version)
 
     @property
     def num_gpus(self) -> int:
         """GPUs of all replicas together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    def files(self) -> tuple[str, ...]:
+        """Returns the names that may be files: of models and profiles of the chosen kind."""
+        ollama = self.ollama
+        if self.kind != "ollama":
+            return (self.model, self.profile)
+        named = [ollama.model or self.model, ollama.profile, *(item for each in ollama.models for item in each.files())]
+        return tuple(name for name in named if name is not None)

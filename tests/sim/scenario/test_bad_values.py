@@ -122,10 +122,10 @@ UNITS = "units: us, ms, s, min, h, d (for example 45s)"
             's.yaml:5:12: server.version: not a version; got \'latest\'; write it as "0.32" or "0.8.5"',
         ),
         case(
-            "an engine that is not there yet",
+            "an unknown engine",
             "  gpu: rtx-4090",
-            "  gpu: rtx-4090\n  kind: ollama",
-            "s.yaml:5:9: server.kind: 'ollama' is not yet supported; kinds: vllm",
+            "  gpu: rtx-4090\n  kind: tgi",
+            "s.yaml:5:9: server.kind: unknown value; got 'tgi'; allowed: vllm, ollama, static",
         ),
         case(
             "a value out of range",
