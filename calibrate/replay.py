@@ -1,0 +1,117 @@
+"""Replays a measured run through a server's model, and sets the prediction beside what was measured.
+
+The client is replayed, not its shadow: where it held requests back behind a cap of its own, they come at the times at
+which it wanted to send them, and wait for the cap again. Errors at saturation would otherwise feed on themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrate.comparison import Comparison, compare, predicted_latencies
+from calibrate.readers.measured import MeasuredRun
+from sim.api_server import ApiServer
+from sim.deployment import Deployment
+from sim.engine.engine_core import EngineCore
+from sim.engine.process import run as run_engine
+from sim.engine.step_time import ClientLatency, StepTimeModel
+from sim.results.records import RunRecord
+from sim.workload.client import Workload
+from sim.workload.closed_loop import ClosedLoop
+from sim.workload.open_loop import OpenLoop
+from sim.workload.replay import ReplayedRequests, replay_times
+from sim.workload.trace import Trace
+
+_HELD_BACK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A simulated run beside the measured one.
+
+    Attributes:
+        record: what the simulation recorded.
+        comparison: metrics of both.
+        out_of_range: one sentence for each direction in which steps left the range of the profile's data.
+    """
+
+    record: RunRecord
+    comparison: Comparison
+    out_of_range: tuple[str, ...]
+
+
+def replay(
+    run: MeasuredRun,
+    deployment: Deployment,
+    *,
+    max_concurrency: int | None = None,
+    window_s: tuple[float, float] | None = None,
+) -> Replay:
+    """Simulates a measured run's requests.
+
+    Args:
+        run: the requests, and what the client saw of them.
+        deployment: the server.
+        max_concurrency: the client's cap on requests in flight; None: the recording's, or none.
+        window_s: completions are counted from the first to the second of these seconds; None: over the whole run.
+    """
+    cap = run.max_concurrency if max_concurrency is None else max_concurrency
+    model = deployment.step_time_model()
+    record = simulate_requests(run.requests, deployment, model, deployment.latency, max_concurrency=cap)
+    out_of_range = tuple(model.out_of_range())
+    warnings = (*run.warnings, *deployment.warnings, *record.warnings, *_held_back(run, cap), *out_of_range)
+    comparison = compare(run, predicted_latencies(record), record, window_s=window_s, warnings=warnings)
+    return Replay(record, comparison, out_of_range)
+
+
+def simulate_requests(
+    requests: Trace,
+    deployment: Deployment,
+    model: StepTimeModel,
+    latency: ClientLatency,
+    *,
+    max_concurrency: int | None = None,
+) -> RunRecord:
+    """Runs recorded requests through one engine; the records come back in the order of the requests."""
+    cache, scheduler = deployment.cache_config, deployment.scheduler_config
+    workload = _workload(requests, max_concurrency)
+    record = RunRecord(
+        class_names=workload.class_names,
+        num_gpu_blocks=cache.num_gpu_blocks,
+        block_size=cache.block_size,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        num_replicas=1,
+        calibrated=model.calibrated,
+    )
+    engine = EngineCore(scheduler, cache, model)
+    server = ApiServer(workload, engine, record, limits=deployment.limits, latency=latency)
+    record.end_ns = run_engine(engine, server)
+    record.arrivals_end_ns = workload.arrivals_end_ns
+    record.requests.sort(key=lambda request: request.request_id)  # they are numbered as they are sent
+    record.warnings += server.warnings()
+    return record
+
+
+def _workload(requests: Trace, max_concurrency: int | None) -> Workload:
+    times = replay_times(requests, 1.0, behind_a_cap=max_concurrency is not None)
+    source = ReplayedRequests(requests, times, timeout_ns=None)
+    names = requests.class_names or ("replay",)
+    if max_concurrency is None:
+        return OpenLoop(source, names)
+    return ClosedLoop(source, names, max_concurrency)
+
+
+def _held_back(run: MeasuredRun, cap: int | None) -> tuple[str, ...]:
+    """Says when the recorded client had a cap that the replay does not know."""
+    if cap is not None or run.requests.wanted_ns is None:
+        return ()
+    late_s = np.percentile(run.requests.sent_ns - run.requests.wanted_ns, 90) / 1e9
+    if late_s < _HELD_BACK_S:
+        return ()
+    return (
+        f"{run.name}: a tenth of the requests were sent {late_s:.1f} s or more after they were wanted, so the client "
+        "held them back; give its cap with --max-concurrency, or small errors grow into large ones",
+    )

@@ -1,0 +1,124 @@
+"""`headcount replay`: a measured run through a profile, the prediction beside the measurement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrate.replay import Replay
+    from calibrate.replay_server import ServerChoice
+    from sim.engine.profile import Profile
+
+
+def replay(  # noqa: PLR0917 - typer calls it, by name
+    requests: Annotated[
+        Path,
+        typer.Argument(
+            help="A measured run: CSV (arrival_s, input_tokens, output_tokens; send_s, ttft_s, e2el_s where known), "
+            "a result of `vllm bench serve --save-detailed`, a GuideLLM report, or an LLMServingSim run.",
+            show_default=False,
+        ),
+    ],
+    profile: Annotated[
+        str,
+        typer.Option("--profile", metavar="NAME", help="A shipped profile, or the path of one.", show_default=False),
+    ],
+    server: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FLAGS.yaml", help="What of the server differs from the profiled one.", show_default=False
+        ),
+    ] = None,
+    max_concurrency: Annotated[
+        int | None, typer.Option(min=1, help="The client's cap on requests in flight. Default: the recording's.")
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(metavar="FROM:TO", help="Count throughput between these seconds. Default: the whole run."),
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="The data set of an LLMServingSim run (token ids).", show_default=False)
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first so many requests.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Replay a measured run through a profile: metric by percentile, predicted, measured, signed errors."""
+    from calibrate.readers import read_runs
+    from calibrate.replay import replay as replay_run
+    from calibrate.replay_server import choose_server
+    from sim.engine.profile import load_profile
+
+    window_s = None if window is None else _window(window)
+    runs = read_runs(requests, prompts=prompts)
+    loaded = load_profile(profile)
+    is_path = "/" in profile or profile.endswith((".yaml", ".yml"))
+    choice = choose_server(loaded, server, Path(profile).absolute() if is_path else None)
+    deployment = choice.plan()
+    cap = choice.client_max_concurrency if max_concurrency is None else max_concurrency
+    results = [
+        replay_run(run if limit is None else run.first(limit), deployment, max_concurrency=cap, window_s=window_s)
+        for run in runs
+    ]
+    if as_json:
+        typer.echo(json.dumps(_document(results, loaded, choice, cap), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    for result in results:
+        typer.echo("\n".join(_text(result, loaded, cap)))
+
+
+def _window(text: str) -> tuple[float, float]:
+    from sim.errors import UserError
+
+    try:
+        start, end = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise UserError(f"--window: got {text!r}; expected two numbers of seconds, as in 60:600") from None
+    if not 0 <= start < end:
+        raise UserError(f"--window: got {text!r}; the first must be smaller than the second, and at least 0")
+    return start, end
+
+
+def _spread(profile: Profile) -> dict[tuple[str, str | None], float]:
+    """Returns the largest spread of the server's own repeats that the profile knows, by metric and statistic."""
+    found: dict[tuple[str, str | None], float] = {}
+    for table in profile.errors:
+        for row in table.rows:
+            if row.server_spread_percent is not None:
+                key = (row.metric, "p50" if row.statistic == "median" else row.statistic)
+                found[key] = max(found.get(key, 0.0), row.server_spread_percent)
+    return found
+
+
+def _document(results: list[Replay], profile: Profile, choice: ServerChoice, cap: int | None) -> dict[str, Any]:
+    from calibrate.comparison_text import comparison_data
+
+    runs = [
+        {"max_concurrency": cap, **comparison_data(result.comparison, _spread(profile))}
+        | {"out_of_range": list(result.out_of_range)}
+        for result in results
+    ]
+    return {
+        "profile": profile.name,
+        "calibrated": profile.calibrated is True,
+        "server": choice.server.model_dump(mode="json", exclude_none=True),
+        "runs": runs,
+    }
+
+
+def _text(result: Replay, profile: Profile, cap: int | None) -> list[str]:
+    from calibrate.comparison_text import comparison_lines
+
+    comparison = result.comparison
+    state = "" if profile.calibrated is True else " (uncalibrated: a prior)"
+    client = "" if cap is None else f", at most {cap} in flight"
+    return [
+        f"{comparison.run}: {comparison.num_requests} requests replayed with profile {profile.name}{state}{client}",
+        "",
+        *comparison_lines(comparison, _spread(profile)),
+        *(f"warning: {warning}" for warning in comparison.warnings),
+        "",
+    ]
