@@ -18,31 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from calibrate.recorded_prompts import LeadingHits, RecordedPrompt, recorded_prompts
+from calibrate.recorded_engine import engine_configs
 from calibrate.step_reader import read_steps
 from calibrate.step_record import RecordedStep, StepRecord, step_durations_ns
-from sim.core.config import CacheConfig, SchedulerConfig
-from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from sim.core.request import Request, RequestStatus
 from sim.core.scheduler import Scheduler
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
 from sim.engine.process import run
 from sim.engine.recorded import RecordedSteps
-from sim.errors import UserError
 
-_SCHEDULER_KEYS = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "enable_chunked_prefill",
-    "long_prefill_token_threshold",
-    "long_prefill_token_threshold_adaptive",
-    "policy",
-    "async_scheduling",
-    "max_num_active_seqs",
-    "watermark",
-    "scheduler_reserve_full_isl",
-)
-_CACHE_KEYS = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
 _MAX_ROUNDS = 200
 _SUSPECTS = 8  # the last requests admitted before a difference: one of them may have hit another's blocks
 
@@ -319,39 +303,19 @@ class _Replay:
 
 
 def _build_engine(record: StepRecord, leading_hits: LeadingHits | None, reference: bool) -> EngineCore:
-    server = record.server
-    longest = max((r.num_prompt_tokens + r.max_tokens for r in record.added), default=1)
-    flags = {"max_model_len": longest + 1, **{key: server[key] for key in _SCHEDULER_KEYS if key in server}}
-    try:
-        scheduler_config = SchedulerConfig(**flags)
-        groups = tuple(_kv_spec(record, *group) for group in server.get("kv_groups", [["full", None]]))
-        cache_config = CacheConfig(**{key: server[key] for key in _CACHE_KEYS}, kv_cache_groups=groups)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"{record.path}:1:1: this engine cannot be replayed: {reason}") from None
+    scheduler_config, cache_config = engine_configs(record)
     durations = [
         0 if duration is None else duration
         for step, duration in zip(record.steps, step_durations_ns(record), strict=True)
         if step.numbers
     ]
-    engine = EngineCore(
-        scheduler_config, cache_config, RecordedSteps([*durations, 0], str(record.path)), reference=reference
-    )
+    step_times = RecordedSteps([*durations, 0], str(record.path))
+    engine = EngineCore(scheduler_config, cache_config, step_times, reference=reference)
     if leading_hits is not None:
         engine.scheduler = Scheduler(scheduler_config, cache_config)
         engine.scheduler.kv_cache_manager = leading_hits.manager(cache_config, scheduler_config)
         engine.pool = None
     return engine
-
-
-def _kv_spec(record: StepRecord, kind: str, window: int | None, *_: Any) -> KVCacheSpec:
-    match kind, window:
-        case "full", None:
-            return FullAttentionSpec()
-        case "sliding", int():
-            return SlidingWindowSpec(window)
-        case _:
-            raise UserError(f"{record.path}:1:1: KV caches of kind {kind!r} are not simulated; kinds: full, sliding")
 
 
 def _short(value: Any) -> str:

@@ -25,7 +25,8 @@ CORE = "(EngineCore pid=9) INFO 11-29 15:42:58"
 H100 = f"""\
 {API} [api_utils.py:347]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.32.0
 {API} [api_utils.py:286] non-default args: {{'model_tag': 'Qwen/Qwen3-14B', 'model': 'Qwen/Qwen3-14B', \
-'max_model_len': 8192, 'gpu_memory_utilization': 0.92, 'max_num_seqs': 128, 'tool_call_parser': 'hermes', 'tensor_parallel_size': 2}}
+'max_model_len': 8192, 'gpu_memory_utilization': 0.92, 'max_num_seqs': 128, 'tool_call_parser': 'hermes', \
+'tensor_parallel_size': 2}}
 {CORE} [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='Qwen/Qwen3-14B', dtype=torch.bfloat16, \
 max_seq_len=8192, tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=1, quantization=None, \
 enforce_eager=False, kv_cache_dtype=fp8, device_config=cuda, enable_prefix_caching=False, enable_chunked_prefill=True
