@@ -12,6 +12,7 @@ from reports.content import Report, Section
 from reports.context import Context, Prices
 from reports.sections.comparison import comparison_section
 from reports.sections.headline import binding_latency, build_headline
+from reports.sections.measured import measured_section
 from reports.sections.one_run import one_run_section
 from reports.sections.provenance import provenance_section
 from reports.sections.server import server_section
@@ -19,25 +20,29 @@ from reports.sections.sweep import sweep_section
 from reports.sections.what_if import what_if_section
 from reports.sections.why import why_section
 from reports.sections.workload import workload_section
+from reports.snapshots import Metrics
 from reports.source import Source
 from reports.words import Words
 
 
-def build_report(sources: Sequence[Source], words: Words, prices: Prices | None = None) -> Report:
+def build_report(
+    sources: Sequence[Source], words: Words, prices: Prices | None = None, measured: Metrics | None = None
+) -> Report:
     """Builds the report of one run or search, or of several side by side.
 
     Args:
         sources: what was found; the first is what the others are compared with.
         words: the language.
         prices: what a GPU costs, when costs are wanted.
+        measured: what a real server did, to be shown beside a single run.
     """
     assert sources, "a report needs a run"
     if len(sources) == 1:
-        return _single(Context.of(sources[0], words, prices))
+        return _single(Context.of(sources[0], words, prices), measured)
     return _comparison([Context(source, words, None, None, prices) for source in sources])
 
 
-def _single(context: Context) -> Report:
+def _single(context: Context, measured: Metrics | None) -> Report:
     words, document = context.words, context.document
     sections = (
         why_section(context),
@@ -46,6 +51,7 @@ def _single(context: Context) -> Report:
         one_run_section(context),
         server_section(context),
         workload_section(context),
+        measured_section(context, measured) if measured is not None else None,
         provenance_section(context),
     )
     scenario = context.source.scenario

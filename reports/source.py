@@ -122,6 +122,23 @@ class Source:
                 self._runs[key] = read_run(folder.parent)
         return self._runs.get(key)
 
+    def chosen_run(self, load: float | None, seed: int | None) -> RunRecord:
+        """Returns the records of a run that was asked for; seed None: the first one kept.
+
+        Raises:
+            UserError: no such run was kept.
+        """
+        point = self.point(load)
+        seeds = [seed] if seed is not None else point["seeds"] if point is not None else self.document["seeds"]
+        for each in seeds:
+            run = self.run(load, each)
+            if run is not None:
+                return run
+        loads = ", ".join(f"{point['load']:g}" for point in self.document["points"] if point["load"] is not None)
+        shown = "its own load" if load is None else f"load {load:g}"
+        asked = "" if seed is None else f", seed {seed}"
+        raise UserError(f"{self.folder or self.name}: no run at {shown}{asked} was kept; loads: {loads or 'none'}")
+
     def detail(self, load: float | None) -> Detail | None:
         """Returns the run of a load that is worst for what binds, in detail; None when no run of it was kept.
 

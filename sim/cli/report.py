@@ -1,0 +1,192 @@
+"""`headcount report`: what a planner signs, from runs that were kept with `headcount run --out DIR`."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from reports.context import Prices
+    from reports.source import Source
+    from sim.scenario.model import Scenario
+
+_AFFORDABLE_STEPS = 20_000_000  # a few minutes of simulation: what a report may cost without being asked for
+
+
+class Format(StrEnum):
+    """What is written."""
+
+    html = "html"
+    md = "md"
+    json = "json"
+    bench = "bench"
+    bench_json = "bench-json"
+    bench_json_detailed = "bench-json-detailed"
+    prometheus = "prometheus"
+    openmetrics = "openmetrics"
+
+
+def report(  # noqa: PLR0917 - typer calls it, by name
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders written by `headcount run --out`; several compare.")
+    ],
+    format_: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.html,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: RUN/report.html for html, else stdout.")
+    ] = None,
+    lang: Annotated[str, typer.Option(help="Language: en or pt-BR.")] = "en",
+    what_if: Annotated[
+        bool | None,
+        typer.Option("--what-if/--no-what-if", help="Simulate changes that may help. Default: when it takes minutes."),
+    ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The run's scenario, where its files have to be found.")
+    ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Snapshots of a real server's /metrics, in order; may be repeated."),
+    ] = None,
+    gpu_price: Annotated[
+        float | None, typer.Option(min=0, metavar="PRICE", help="Price of a GPU hour, for costs.")
+    ] = None,
+    currency: Annotated[str, typer.Option(help="Of the price.")] = "USD",
+    load: Annotated[
+        float | None, typer.Option(help="The run for bench and metrics formats. Default: the answer's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Its seed. Default: the first.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+) -> None:
+    """Write a report of a run or search, or compare several: one HTML file, Markdown or JSON.
+
+    `bench` is the block that `vllm bench serve` prints, `bench-json` its result file, `prometheus` the metrics of
+    vLLM at the run's end, `openmetrics` their history for promtool to load.
+    """
+    from reports.source import Source
+
+    given = _scenario(scenario, runs)
+    sources = [Source.read(folder, given) for folder in runs]
+    if format_ not in (Format.html, Format.md, Format.json):
+        _write(_single(sources, format_, load, seed), out)
+        return
+    _name_apart(sources, runs)
+    for source in sources if len(sources) == 1 else ():
+        _what_if(source, what_if, jobs)
+    text = _rendered(sources, format_, lang, _prices(gpu_price, currency), measured or [])
+    if out is None and format_ is Format.html:
+        out = runs[0] / "report.html"
+    _write(text, out)
+
+
+def _scenario(path: Path | None, runs: list[Path]) -> Scenario | None:
+    from sim.errors import UserError
+    from sim.scenario.load import load_scenario
+
+    if path is None:
+        return None
+    if len(runs) > 1:
+        raise UserError(f"--scenario: belongs to one run; got {len(runs)} runs")
+    return load_scenario(path)
+
+
+def _single(sources: list[Source], format_: Format, load: float | None, seed: int | None) -> str:
+    """Writes one run of one folder in a format of vLLM's world."""
+    from reports import bench_serve
+    from reports.vllm_metrics import vllm_metrics
+    from sim.errors import UserError
+
+    if len(sources) > 1:
+        raise UserError(f"--format {format_.value}: shows one run; got {len(sources)} folders")
+    source = sources[0]
+    load = source.shown_load if load is None else load
+    run = source.chosen_run(load, seed)
+    if format_ is Format.prometheus:
+        return vllm_metrics(run, source.document).text(run.end_ns)
+    if format_ is Format.openmetrics:
+        return "".join(vllm_metrics(run, source.document).openmetrics())
+    settings = bench_serve.BenchSettings(source.document["server"]["model"])
+    if source.scenario is not None:
+        settings = bench_serve.BenchSettings.of(source.scenario, load)
+    result = bench_serve.bench_result(run, settings)
+    if format_ is Format.bench:
+        return bench_serve.render_console(result)
+    return bench_serve.render_json(result, run if format_ is Format.bench_json_detailed else None)
+
+
+def _name_apart(sources: list[Source], runs: list[Path]) -> None:
+    """Calls runs of the same scenario by their folders."""
+    names = [source.name for source in sources]
+    for source, folder in zip(sources, runs, strict=True):
+        if names.count(source.name) > 1:
+            source.name = folder.name or str(folder)
+
+
+def _what_if(source: Source, wanted: bool | None, jobs: int | None) -> None:
+    """Simulates changes that may help, unless that is stored, not wanted, not possible, or long and not asked for."""
+    import json
+
+    from joblib import cpu_count
+
+    from reports.source import WHAT_IF_FILE
+    from reports.what_if import estimate_steps, simulate_what_if
+    from sim.errors import UserError
+    from sim.results.storage import write_text
+    from sim.simulate import simulate
+
+    if wanted is False:
+        source.what_if = None
+        return
+    if source.what_if is not None:
+        return
+    if source.scenario is None:
+        if wanted:
+            raise UserError(f"--what-if: {source.folder} does not hold its scenario; give it with --scenario FILE")
+        return
+    steps = estimate_steps(source)
+    if wanted is None and (steps is None or steps > _AFFORDABLE_STEPS):
+        return
+    source.what_if = simulate_what_if(source, simulate, jobs=jobs or cpu_count(), progress=_say)
+    if source.folder is not None:
+        text = json.dumps(source.what_if, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        write_text(source.folder / WHAT_IF_FILE, text)
+
+
+def _say(change: str) -> None:
+    typer.echo(f"simulating {change} …", err=True)
+
+
+def _prices(gpu_price: float | None, currency: str) -> Prices | None:
+    from reports.context import Prices
+
+    return None if gpu_price is None else Prices(gpu_price, currency)
+
+
+def _rendered(sources: list[Source], format_: Format, lang: str, prices: Prices | None, measured: list[Path]) -> str:
+    from reports.as_json import render_json
+    from reports.html import render_html
+    from reports.markdown import render_markdown
+    from reports.model import build_report
+    from reports.snapshots import read_snapshots
+    from reports.words import Words
+
+    words = Words.of(lang)
+    built = build_report(sources, words, prices, read_snapshots(measured) if measured else None)
+    match format_:
+        case Format.json:
+            return render_json(built)
+        case Format.md:
+            return render_markdown(built, words)
+    return render_html(built, words)
+
+
+def _write(text: str, out: Path | None) -> None:
+    from sim.results.storage import write_text
+
+    if out is None:
+        sys.stdout.write(text)
+        return
+    write_text(out, text)
+    typer.echo(str(out))
