@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from reports.other_servers import limits, ollama_memory, ollama_server
 from sim.capacity import CapacityResult, Point
 from sim.capacity.point import mean
-from sim.deployment import Deployment
+from sim.deployment import AnyDeployment
+from sim.ollama_deployment import OllamaDeployment
 from sim.results.latency import LATENCIES
 from sim.results.metrics import GroupMetrics, RunMetrics
 from sim.results.objectives import ObjectiveResult, evaluate
@@ -33,7 +35,7 @@ _THROUGHPUT = {
 }
 
 
-def build_document(scenario: Scenario, deployment: Deployment, result: CapacityResult) -> Document:
+def build_document(scenario: Scenario, deployment: AnyDeployment, result: CapacityResult) -> Document:
     """Returns everything that is known, in the order of a reader's questions."""
     diagnosis = result.diagnosis
     return {
@@ -54,7 +56,7 @@ def build_document(scenario: Scenario, deployment: Deployment, result: CapacityR
             "cure": diagnosis.cure,
             "notes": list(diagnosis.notes),
         } if diagnosis else None,
-        "calibrated": deployment.profile is not None and deployment.profile.calibrated is True,
+        "calibrated": _is_calibrated(deployment),
         "step_times": _step_times(deployment),
         "search": _search(scenario, result),
         "points": [_point(point) for point in result.points],
@@ -65,6 +67,12 @@ def build_document(scenario: Scenario, deployment: Deployment, result: CapacityR
         "versions": versions(),
         "seeds": list(result.seeds),
     }  # fmt: skip
+
+
+def _is_calibrated(deployment: AnyDeployment) -> bool:
+    if isinstance(deployment, OllamaDeployment):
+        return deployment.calibrated
+    return deployment.profile is not None and deployment.profile.calibrated is True
 
 
 def _registered(scenario: Scenario, result: CapacityResult) -> int | None:
@@ -88,7 +96,7 @@ def _search(scenario: Scenario, result: CapacityResult) -> Document | None:
     }
 
 
-def _step_times(deployment: Deployment) -> Document:
+def _step_times(deployment: AnyDeployment) -> Document:
     """Says where the durations come from, and how far they were off where they could be compared."""
     profile = deployment.profile
     if profile is None:
@@ -135,6 +143,7 @@ def _point(point: Point) -> Document:
         "overloaded": point.overloaded,
         "objectives": [_objective(result, point) for result in point.results],
         "objectives_met": point.holds,
+        **limits(point),
     }
 
 
@@ -199,8 +208,11 @@ def _shown(objective: Objective, value: float) -> str:
     return objective.format(float(f"{value:.3g}"))
 
 
-def _server(scenario: Scenario, deployment: Deployment) -> Document:
-    server, flags = scenario.server, deployment.flags
+def _server(scenario: Scenario, deployment: AnyDeployment) -> Document:
+    server = scenario.server
+    if isinstance(deployment, OllamaDeployment):
+        return ollama_server(server, deployment)
+    flags = deployment.flags
     names = [name for name in type(server.flags).model_fields if hasattr(flags, name)]
     return {
         "kind": server.kind,
@@ -214,7 +226,9 @@ def _server(scenario: Scenario, deployment: Deployment) -> Document:
     }
 
 
-def _memory(deployment: Deployment) -> Document:
+def _memory(deployment: AnyDeployment) -> Document:
+    if isinstance(deployment, OllamaDeployment):
+        return ollama_memory(deployment)
     memory = deployment.memory
     gib = ("total_gib", "weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
     counts = ("kv_bytes_per_token", "block_size", "num_gpu_blocks", "kv_tokens", "max_model_len", "longest_context")
@@ -228,7 +242,7 @@ def _memory(deployment: Deployment) -> Document:
     }
 
 
-def _warnings(deployment: Deployment, result: CapacityResult) -> list[str]:
+def _warnings(deployment: AnyDeployment, result: CapacityResult) -> list[str]:
     """Collects what the server and the runs at the answer and at the break want said, each once."""
     decisive = [point for point in result.points if point.load in (result.value, result.next_load)]
     runs = [run for point in decisive or result.points for run in point.runs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.document import Document
+from reports.other_terminal import memory_title, other_limits, other_settings
 
 _WORDS = {
     "users": ("user", "users"),
@@ -25,6 +26,7 @@ def render(document: Document) -> str:
         _why_not_more(document),
         _provenance(document),
         _table(document),
+        other_limits(document),
         _memory(document),
         _warnings(document),
     ]
@@ -155,7 +157,7 @@ def _flags(flags: Document) -> str:
         for name in names
         if name in flags
     ]
-    return ", ".join(shown)
+    return ", ".join(shown or other_settings(flags))
 
 
 def _runs(document: Document) -> str:
@@ -243,7 +245,7 @@ def _memory(document: Document) -> list[str]:
         )
     )
     lines = [
-        "Memory of one GPU (GiB; ~ marks an estimate)",
+        memory_title(document),
         f"  {gib('total_gib')} x {_show(memory['utilization'])}: {taken}, KV cache {gib('kv_cache_gib')}",
         f"  {memory['num_gpu_blocks']} blocks of {memory['block_size']}: {memory['kv_tokens']:,} tokens, "
         f"longest context that fits {memory['longest_context']:,}",

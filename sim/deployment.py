@@ -23,6 +23,7 @@ from sim.memory import (
 )
 from sim.memory.version import parse_version
 from sim.models import ModelSpec, find_model
+from sim.ollama_deployment import OllamaDeployment, plan_ollama
 from sim.scenario.model import Scenario, Server
 
 MAX_TOKENS_CUT = (0, 32, 0)
@@ -81,6 +82,9 @@ class Deployment:
         )
 
 
+AnyDeployment = Deployment | OllamaDeployment
+
+
 def plan(scenario: Scenario) -> Deployment:
     """Works out a scenario's server.
 
@@ -121,6 +125,15 @@ def plan(scenario: Scenario) -> Deployment:
         warnings=tuple(warnings),
         server=server,
     )
+
+
+def plan_server(scenario: Scenario) -> AnyDeployment:
+    """Works out a scenario's server of any kind; one with static batches has vLLM's memory.
+
+    Raises:
+        UserError: it would not start, or something is named that is not known.
+    """
+    return plan_ollama(scenario) if scenario.server.kind == "ollama" else plan(scenario)
 
 
 def server_spec(server: Server) -> ServerSpec:

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from sim.capacity.finding import Diagnosis, Resource
+from sim.capacity.other_diagnosis import diagnose_ollama, diagnose_static
 from sim.capacity.point import Point, mean
 from sim.results.metrics import RunMetrics
 from sim.results.objectives import ObjectiveResult
-
-Resource = Literal[
-    "max_num_seqs", "kv_blocks", "token_budget", "decode_speed", "client", "admission_limit", "max_model_len"
-]
 
 _KV_FULL = 0.95
 _MANY_PREEMPTIONS = 0.05  # a request in twenty: beyond it recomputation shows in the percentiles
 _IDLE = 0.9
 _TAIL = 95.0
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What stands in the way.
-
-    Attributes:
-        resource: the resource that bound.
-        evidence: one sentence with the numbers.
-        cure: what to change, in a few words.
-        notes: what else stands out.
-    """
-
-    resource: Resource
-    evidence: str
-    cure: str
-    notes: tuple[str, ...] = ()
 
 
 def diagnose(point: Point) -> Diagnosis | None:
@@ -42,7 +22,14 @@ def diagnose(point: Point) -> Diagnosis | None:
         return None
     facts = _Facts.of(point)
     broken = point.broken
-    found = _of_errors(facts, broken) or _of_latency(facts, broken)
+    metric, percentile, _ = _asked(facts, broken)
+    parts = {kind: facts.part_ms(kind, percentile) for kind in _parts_of(metric)}
+    found = (
+        diagnose_ollama(point, metric, parts)
+        or diagnose_static(point, metric, parts)
+        or _of_errors(facts, broken)
+        or _of_latency(facts, broken)
+    )
     return Diagnosis(found.resource, found.evidence, found.cure, tuple(_notes(facts, point)))
 
 
@@ -297,3 +284,6 @@ def _percent(share: float) -> str:
 
 def _time(milliseconds: float) -> str:
     return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
+
+
+__all__ = ["Diagnosis", "Resource", "diagnose"]

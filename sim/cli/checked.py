@@ -47,6 +47,9 @@ def _findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
     from sim.scenario.checks import check_lengths
 
     server = scenario.server
+    if server.kind == "ollama":
+        yield from _ollama_findings(scenario)
+        return
     model, problem = _try(lambda: find_model(scenario.locate(server.model)), ("server", "model"))
     yield from problem
     gpu, problem = _try(lambda: find_gpu(server.gpu), ("server", "gpu"))
@@ -60,6 +63,15 @@ def _findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
             yield from _plan_findings(scenario)
         if budget is not None and server.flags.max_model_len is None:
             yield from check_lengths(scenario, budget.max_model_len)
+    if scenario.files():
+        yield from _file_findings(scenario)
+
+
+def _ollama_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
+    """Plans the whole server: names, memory and profiles of every model."""
+    from sim.ollama_deployment import plan_ollama
+
+    yield from _try(lambda: plan_ollama(scenario), ("server", "ollama"))[1]
     if scenario.files():
         yield from _file_findings(scenario)
 
@@ -115,6 +127,9 @@ def _key_named(message: str) -> tuple[KeyPath | None, str]:
     """Splits `max_model_len: too long` into the key of the file and the rest."""
     from sim.scenario.server import Flags, Server
 
+    section = re.match(r"(ollama|static)\.(\w+): ", message)
+    if section is not None:
+        return ("server", section[1], section[2]), message[section.end() :]
     match = re.match(r"(?:server\.)?(\w+)(: )?", message)
     word = match[1] if match else ""
     rest = message[match.end() :] if match and match[2] else message

@@ -146,9 +146,9 @@ def _folder(scenario: Scenario, out: Path) -> ResultFolder:
 def _print(scenario: Scenario, result: CapacityResult, *, as_json: bool, out: Path | None) -> None:
     from reports.document import build_document
     from reports.terminal import render
-    from sim.deployment import plan
+    from sim.deployment import plan_server
 
-    document = build_document(scenario, plan(scenario), result)
+    document = build_document(scenario, plan_server(scenario), result)
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if out is not None:
         _folder(scenario, out).write_result(text)

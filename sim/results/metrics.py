@@ -19,6 +19,7 @@ from sim.results.latency import (
     request_latency,
     summarize_sample,
 )
+from sim.results.other_servers import OllamaUse, StaticUse, ollama_use, static_use
 from sim.results.percentiles import Sample
 from sim.results.server_use import ServerUse, server_use
 from sim.results.steadiness import Overload, find_overload
@@ -119,6 +120,8 @@ class RunMetrics:
         max_num_batched_tokens: the server's token budget.
         bounds: those of goodput where no objective names its own.
         warnings: said once each.
+        ollama: of servers of that kind: loads, evictions, slots, 503s.
+        static: of servers of that kind: what static batches waste.
     """
 
     window: Window
@@ -133,6 +136,8 @@ class RunMetrics:
     max_num_batched_tokens: int
     bounds: Bounds
     warnings: tuple[str, ...] = field(default=())
+    ollama: OllamaUse | None = None
+    static: StaticUse | None = None
 
 
 def summarize(run: RunRecord, scenario: Scenario) -> RunMetrics:
@@ -166,6 +171,8 @@ def summarize_window(run: RunRecord, window: Window, objectives: Sequence[Object
         max_num_batched_tokens=run.max_num_batched_tokens,
         bounds=asked.default_bounds,
         warnings=tuple(run.warnings),
+        ollama=ollama_use(run, window),
+        static=static_use(run, window),
     )
 
 

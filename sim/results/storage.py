@@ -1,8 +1,9 @@
-"""A run on disk: three Parquet files and a manifest, byte-identical for the same scenario, seed and versions.
+"""A run on disk: Parquet files and a manifest, byte-identical for the same scenario, seed and versions.
 
     requests.parquet   one row a request (the fields of RequestRecord)
     steps.parquet      one row an engine step (the columns of StepLog)
     itl.parquet        one row a run of equal inter-token gaps (the columns of ItlLog)
+    responses.parquet  of Ollama alone: one row an answer, with its timing fields
     manifest.json      what they are: scenario and its hash, seed, load, versions, the server's limits
 
 Times are nanoseconds since the start of the run; -1 means "never happened". No file holds a date: what depends on when
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim import __version__
 from sim.errors import UserError
-from sim.records import Outcome, RequestRecord, RunRecord
+from sim.records import OllamaLog, OllamaResponse, Outcome, RequestRecord, RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +53,8 @@ def write_run(folder: Path, run: RunRecord, manifest: Mapping[str, Any]) -> None
     import pyarrow.parquet as pq  # noqa: PLC0415 - a fifth of a second that a run without --out need not pay
 
     tables = {"requests": _requests(run), "steps": _log(run.steps), "itl": _log(run.itl)}
+    if run.ollama is not None:
+        tables["responses"] = _responses(run.ollama)
     for name, table in tables.items():
 
         def write(path: Path, table: pa.Table = table) -> None:
@@ -116,6 +119,19 @@ def _requests(run: RunRecord) -> pa.Table:
                 columns["outcome"] = _dictionary([int(value) for value in values], names)
             case _:
                 columns[field.name] = pa.array(values, type=pa.int64())
+    return pa.table(columns)
+
+
+def _responses(log: OllamaLog) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415 - see write_run
+
+    columns = {}
+    for field in fields(OllamaResponse):
+        values = [getattr(response, field.name) for response in log.responses]
+        if field.name == "model_id":
+            columns["model"] = _dictionary(values, [model.name for model in log.models])
+        else:
+            columns[field.name] = pa.array(values, type=pa.int64())
     return pa.table(columns)
 
 

@@ -1,0 +1,95 @@
+"""What a terminal shows of Ollama and of static batches beside what it shows of any server (T11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+
+
+def other_limits(document: Document) -> list[str]:
+    """Returns the server's own limits at the load that is the answer, and at the one that breaks."""
+    chosen = [point for point in _decisive(document) if "ollama" in point or "static" in point]
+    lines: list[str] = []
+    for point in chosen:
+        at = "" if point["load"] is None else f" at load {_show(point['load'])}"
+        if "ollama" in point:
+            lines += [f"Ollama's own limits{at} (means over the seeds)", *_ollama(point["ollama"])]
+        else:
+            lines += [f"Static batches{at} (means over the seeds)", *_static(point["static"])]
+    return lines
+
+
+def other_settings(flags: Document) -> list[str]:
+    """Returns the settings of a server that has none of vLLM's flags."""
+    return [f"{name} {flag['value']}{' (default)' if flag['default'] else ''}" for name, flag in flags.items()]
+
+
+def memory_title(document: Document) -> str:
+    """Returns the heading of the memory."""
+    if document["server"]["kind"] == "ollama":
+        return "Memory of all GPUs, with every model loaded (GiB; ~ marks an estimate; KV cache: the context product)"
+    return "Memory of one GPU (GiB; ~ marks an estimate)"
+
+
+def _decisive(document: Document) -> list[Document]:
+    if document["search"] is None:
+        return list(document["points"][:1])
+    loads = (document["supported_users"]["value"], document["search"]["next_load"])
+    return [point for point in document["points"] if point["load"] in loads]
+
+
+def _ollama(use: Document) -> list[str]:
+    lines = [
+        f"  {model['name']}: {model['num_parallel']} {'slot' if model['num_parallel'] == 1 else 'slots'} x "
+        f"{model['num_ctx']:,} tokens, {_show(model['context_gib'])} GiB of context; {model['gpu_layers']} of {model['layers']} layers on the GPU, num_batch {model['num_batch']}"
+        for model in use["models"]
+    ]
+    aborted = f", {_show(use['aborted_loads'])} aborted" if use["aborted_loads"] else ""
+    lines.append(
+        f"  {_show(use['loads'])} loads ({_show(use['load_s'])} s of loading{aborted}), {_show(use['evictions'])} "
+        f"evictions, {_show(use['expired'])} unloaded by keep-alive"
+    )
+    for name, wait in (("load", use["wait_for_load"]), ("slot", use["wait_for_slot"])):
+        lines.append(
+            f"  waiting for a {name}: mean {_time(wait['mean_ms'])}, p95 {_time(wait['p95_ms'])}, "
+            f"{_show(wait['total_s'])} s in all, {_percent(wait['share'])} of the answers"
+        )
+    when = f", from {_show(use['first_503_s'])} s to {_show(use['last_503_s'])} s" if use["rejected_503"] else ""
+    lines.append(f"  503 (server busy): {_show(use['rejected_503'])}{when}")
+    lines.append(
+        f"  eval_count / eval_duration {_show(use['eval_tokens_per_s'])} tokens/s, prompt_eval_count / "
+        f"prompt_eval_duration {_show(use['prompt_tokens_per_s'])} tokens/s (medians)"
+    )
+    if use["truncated_prompts"] or use["context_shifts"]:
+        lines.append(
+            f"  {_show(use['truncated_prompts'])} prompts cut to the context, {_show(use['context_shifts'])} context "
+            "shifts"
+        )
+    return lines
+
+
+def _static(use: Document) -> list[str]:
+    return [
+        f"  {_show(use['num_batches'])} batches of {_show(use['mean_size'])} requests; seats computed for nobody "
+        f"{_percent(use['idle_seat_share'])}, padding {_percent(use['padding_share'])} of the prompt tokens",
+        f"  KV memory reserved ({use['reservation']}) and empty: {_percent(use['kv_waste_share'])}",
+    ]
+
+
+def _time(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return "-"
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.3g} %"
+
+
+def _show(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.3g}"
