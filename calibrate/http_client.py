@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_LINE_BYTES = 4 << 20
 _CONNECT_S = 10.0
+_KEPT_ALIVE_S = 2.0  # servers close idle connections after 5 s; a request must not meet a closing one
 _ANSWER_S = 30.0  # for everything but completions
 
 
@@ -112,7 +113,7 @@ class HttpClient:
         aiohttp = _aiohttp()
         headers = {"Authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
         # One connection a request, kept alive; no proxy is asked for a server beside this client.
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, headers=headers, read_bufsize=_MOST_LINE_BYTES

@@ -1,11 +1,11 @@
 """Scheduler subclasses that record every step of a real vLLM engine and change nothing:
 
     HEADCOUNT_STEP_RECORD=steps.jsonl PYTHONPATH=/path/to/headcount \\
-      vllm serve MODEL --scheduler-cls calibrate.record.RecordingAsyncScheduler
+      vllm serve MODEL --scheduler-cls calibrate.record.recording_scheduler
 
-`RecordingAsyncScheduler` is for engines that schedule asynchronously (vLLM's default on GPUs), `RecordingScheduler` for
-the others (CPU, `--no-async-scheduling`); with the wrong one the engine would not be the one it is without recording,
-so both refuse. Needs vllm and the standard library only.
+`recording_scheduler` makes the right one of `RecordingAsyncScheduler`, for engines that schedule asynchronously (vLLM's
+default on GPUs), and `RecordingScheduler`, for the others (CPU, `--no-async-scheduling`); with the wrong one the engine
+would not be the one it is without recording, so both refuse. Needs vllm and the standard library only.
 """
 
 from __future__ import annotations
@@ -93,6 +93,12 @@ class RecordingScheduler(_Recording, Scheduler):  # type: ignore[misc]
 
 class RecordingAsyncScheduler(_Recording, AsyncScheduler):  # type: ignore[misc]
     """vLLM's asynchronous scheduler, recorded."""
+
+
+def recording_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> _Recording:
+    """Returns the recorded scheduler for this engine: vLLM calls it as it would call the class."""
+    is_async = vllm_config.scheduler_config.async_scheduling
+    return (RecordingAsyncScheduler if is_async else RecordingScheduler)(vllm_config, *args, **kwargs)
 
 
 def describe(scheduler: Any) -> dict[str, Any]:

@@ -133,6 +133,24 @@ class LiveServer:
         return f" see {self.log}"
 
 
+def recorded_command(command: Sequence[str]) -> list[str]:
+    """Returns the command with the recorder's scheduler class, unless it names one of its own."""
+    if any(word.split("=")[0] == "--scheduler-cls" for word in command):
+        return list(command)
+    return [*command, "--scheduler-cls", "calibrate.record.recording_scheduler"]
+
+
+def url_of(command: Sequence[str]) -> str:
+    """Returns where a `vllm serve` command will answer, from its --host and --port."""
+    given = {"--host": "127.0.0.1", "--port": "8000"}
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        if name in given:
+            given[name] = value or following
+    host = "127.0.0.1" if given["--host"] == "0.0.0.0" else given["--host"]
+    return f"http://{host}:{given['--port']}"
+
+
 def recording_environment(steps: Path) -> dict[str, str]:
     """Returns the variables with which a server loads the recorder from this checkout and writes to `steps`."""
     root = str(Path(__file__).resolve().parents[2])

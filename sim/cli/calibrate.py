@@ -1,0 +1,139 @@
+"""`headcount calibrate`: a profile of a running server, in minutes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from calibrate.observe import Limits, Observation
+
+_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
+
+
+def calibrate(  # noqa: PLR0917 - typer calls it, by name
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="A running server, such as http://127.0.0.1:8000.")
+    ] = None,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND", help="Start this server ('vllm serve …') with the recorder, and stop it afterwards."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The served model's name.")] = None,
+    steps: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What the server's recorder writes, where it is on.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="The server's GPU, for the profile.")] = "cpu",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the profile.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the records and the profile.")] = Path(
+        "out/calibration"
+    ),
+    max_requests: Annotated[int, typer.Option(min=5, help="Requests sent at most.")] = 1_000,
+    max_time: Annotated[float, typer.Option(min=5, help="Seconds of sending at most.")] = 240.0,
+    max_concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight, in the largest closed loop.")] = 32,
+) -> None:
+    """Send a short plan of requests to a live vLLM, and fit a profile to what it did.
+
+    The plan takes a few minutes and ends with a burst that saturates the server; Ctrl-C ends it early, and what was
+    found by then is kept. With the recorder on (always with --serve) the profile is fitted to the engine's own steps.
+    Exits with 0 when a profile was written, 2 on bad input, 130 after Ctrl-C.
+    """
+    from calibrate.observe import Limits
+    from sim.errors import UserError
+    from sim.hardware import find_gpu
+
+    if (base_url is None) == (serve is None):
+        raise UserError("give one of --base-url (a running server) and --serve (a command that starts one)")
+    limits = Limits(max_requests, max_time, max_concurrency)
+    gpu_name = find_gpu(gpu).name
+    if serve is not None:
+        with _served(serve, out) as (url, recorded):
+            observation = _observe(url, model, limits, out, recorded)
+    else:
+        assert base_url is not None
+        observation = _observe(base_url, model, limits, out, steps)
+    _write_profile(observation, name, gpu_name, out)
+    if observation.stopped == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
+
+
+@contextmanager
+def _served(command: str, out: Path) -> Iterator[tuple[str, Path]]:
+    """Runs a server with the recorder for the time of a `with`; yields its URL and its record."""
+    import shlex
+
+    from calibrate.live.server import LiveServer, recorded_command, recording_environment, url_of
+
+    words = recorded_command(shlex.split(command))
+    steps, log = out / "engine-steps.jsonl", out / "server.log"
+    out.mkdir(parents=True, exist_ok=True)
+    steps.unlink(missing_ok=True)
+    typer.echo(f"starting the server; its log is {log}", err=True)
+    with LiveServer(words, log, base_url=url_of(words), environment=recording_environment(steps)) as server:
+        yield server.base_url, steps
+
+
+def _observe(base_url: str, model: str | None, limits: Limits, out: Path, steps: Path | None) -> Observation:
+    import asyncio
+
+    from calibrate.http_client import Endpoint
+    from calibrate.observe import observe
+
+    line = ProgressLine()
+    try:
+        return asyncio.run(observe(Endpoint.of(base_url, model), limits, out, steps=steps, report=line.report))
+    finally:
+        line.clear()
+
+
+def _write_profile(observation: Observation, name: str | None, gpu: str, out: Path) -> None:
+    from calibrate.live_profile import make_profile
+    from calibrate.live_report import report_profile
+    from sim.engine.profile import save_profile
+
+    if observation.stopped is not None:
+        typer.echo(f"stopped early: {observation.stopped}; what was found is used", err=True)
+    served = observation.model
+    model = served.root or served.name
+    profile = make_profile(observation, name or _profile_name(served.name, gpu), model, gpu)
+    path = out / "profile.yaml"
+    save_profile(profile, path)
+    typer.echo(report_profile(profile, observation))
+    typer.echo(f"profile written to {path}", err=True)
+
+
+def _profile_name(model: str, gpu: str) -> str:
+    """Returns a name made of the model's and the GPU's, with letters that a profile's name may have."""
+    import re
+
+    return re.sub(r"[^a-z0-9.]+", "-", f"{model.rsplit('/', 1)[-1]}-{gpu}".lower()).strip("-.")
+
+
+class ProgressLine:
+    """One line on stderr that changes; without a terminal, a line every half minute."""
+
+    def __init__(self) -> None:
+        self.last = -1e9
+        self.shown = False
+
+    def report(self, text: str) -> None:
+        """Shows the text, unless the last one is too recent."""
+        is_terminal = sys.stderr.isatty()
+        now = time.monotonic()
+        if now - self.last < (0.2 if is_terminal else 30.0):
+            return
+        self.last, self.shown = now, True
+        typer.echo(f"\r{text:<78}" if is_terminal else text, err=True, nl=not is_terminal)
+
+    def clear(self) -> None:
+        """Removes the line."""
+        if self.shown and sys.stderr.isatty():
+            typer.echo(f"\r{'':<78}\r", err=True, nl=False)
