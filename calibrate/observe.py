@@ -114,9 +114,9 @@ async def observe(
             reason = first.live.stopped or next(iter(first.live.errors), "no request was answered")
             raise UserError(f"{endpoint.base_url}: {reason}")
         await _send_all(client, plan, observation, limits=limits, budget=budget, folder=folder, report=report)
+    _write_observation(observation, folder / "observation.json")
     if steps is not None:
         observation.steps = collect_steps(steps, folder / "steps.jsonl")
-    _write_observation(observation, folder / "observation.json")
     return observation
 
 

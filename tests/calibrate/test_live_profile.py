@@ -1,0 +1,207 @@
+"""A profile from an observation: the fit finds the cost that made the steps; what cannot be fitted is no profile."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from calibrate.http_client import ServedModel
+from calibrate.live_driver import LiveRun
+from calibrate.live_latency import measure_latency
+from calibrate.live_profile import fit_steps, make_profile, phase_errors, steps_of
+from calibrate.live_report import report_profile
+from calibrate.observe import Observation, PhaseResult
+from calibrate.plan import Phase, PlannedRequest
+from calibrate.step_reader import read_steps
+from calibrate.step_record import StepRecord
+from sim.cli.calibrate import calibrate
+from sim.core.request import Request
+from sim.engine.profile import load_profile, save_profile
+from sim.engine.step_time import Batch
+from sim.errors import UserError
+from sim.records import Outcome, RequestRecord, RunRecord
+from tests.calibrate.fake_server import FakeServer
+from tests.calibrate.simulated_record import Arrival, RecordedSimulation
+
+MS = 1_000_000
+SEND_NS, SEE_NS = 3 * MS, 2 * MS  # what the client waits for besides the engine
+
+
+def _random_steps(rng: random.Random, count: int, noise: float) -> list[tuple[Batch, int]]:
+    steps = []
+    for _ in range(count):
+        decodes = [rng.randint(1, 2_000) for _ in range(rng.randint(0, 30))]
+        chunks = [(rng.randint(2, 500), rng.choice([0, 512])) for _ in range(rng.choice([0, 0, 1, 2]))]
+        batch = Batch.of(decodes, chunks or ([] if decodes else [(5, 0)]))
+        us = 9_000 + 700 * batch.num_tokens + 0.02 * batch.attention_pairs + 400 * batch.num_decodes
+        us += 0.3 * batch.decode_context + 0.1 * batch.chunk_context
+        steps.append((batch, round(1_000 * us * rng.uniform(1 - noise, 1 + noise))))
+    return steps
+
+
+def test_the_fit_finds_the_cost_that_made_the_steps() -> None:
+    fit = fit_steps(_random_steps(random.Random(1), 600, noise=0.02))
+    assert fit.values == {
+        "floor_us": pytest.approx(9_000, rel=0.03),
+        "per_token_us": pytest.approx(700, rel=0.03),
+        "per_attention_pair_ns": pytest.approx(20, rel=0.3),
+        "per_decode_us": pytest.approx(400, rel=0.1),
+        "per_decode_context_token_ns": pytest.approx(300, rel=0.1),
+        "per_chunk_context_token_ns": pytest.approx(100, abs=300),
+    }
+    assert fit.median_error_percent < 2
+    truth = [9_000, 700, 20, 400, 300, 100]
+    for i, (value, true) in enumerate(zip(fit.values.values(), truth, strict=True)):
+        assert abs(value - true) < 5 * fit.covariance[i, i] ** 0.5
+
+
+def test_a_slow_moment_does_not_bend_the_fit_and_is_in_the_sum() -> None:
+    steps = _random_steps(random.Random(2), 600, noise=0.02)
+    slow = [(batch, duration * 20) if i % 100 == 0 else (batch, duration) for i, (batch, duration) in enumerate(steps)]
+    plain, bent = fit_steps(steps), fit_steps(slow)
+    ratio = sum(duration for _, duration in slow) / sum(duration for _, duration in steps)
+    assert bent.values["per_token_us"] == pytest.approx(ratio * plain.values["per_token_us"], rel=0.1)
+
+
+def test_a_term_the_steps_do_not_show_is_at_its_boundary() -> None:
+    steps = [(Batch.of([100 + i]), 5 * MS) for i in range(60)]
+    assert fit_steps(steps).values["per_attention_pair_ns"] == 0
+
+
+def test_too_few_steps_are_said_so() -> None:
+    with pytest.raises(UserError, match="only 10 steps were recorded; a fit wants 50"):
+        fit_steps(_random_steps(random.Random(3), 10, 0.0))
+
+
+@pytest.fixture
+def observed(tmp_path: Path) -> Observation:
+    """One phase of single requests, as a client saw it whose requests take 3 ms to come and tokens 2 ms to be seen."""
+    requests = tuple(PlannedRequest(10 + 7 * i, 8) for i in range(12))
+    arrivals = [Arrival(i * 60_000, Request(i, ((i, r.own_tokens),), 8, i, 100 + i)) for i, r in enumerate(requests)]
+    path = tmp_path / "steps.jsonl"
+    simulation = RecordedSimulation(path, arrivals, max_num_batched_tokens=256)
+    record = _described(read_steps(path))
+    run = RunRecord(("single",), 0, 0, 0, 0, 1, True)
+    names = []
+    for added in record.added:
+        steps = [step for step in record.steps if added.number in step.numbers]
+        run.requests.append(
+            RequestRecord(
+                request_id=added.number,
+                class_id=0,
+                user_id=-1,
+                turn=0,
+                replica=0,
+                queued_ns=0,
+                sent_ns=added.time_ns - SEND_NS,
+                num_prompt_tokens=added.num_prompt_tokens,
+                max_tokens=8,
+                first_token_ns=_end(steps[0]) + SEE_NS,
+                finish_ns=_end(steps[-1]) + SEE_NS,
+                num_output_tokens=8,
+                outcome=Outcome.FINISHED,
+            )
+        )
+        names.append(f"hc-1-single-{added.number}")
+    assert len(simulation.vllm) == 12
+    run.end_ns = max(request.finish_ns for request in run.requests)
+    live = LiveRun(run, 0, names, Counter())
+    result = PhaseResult(Phase("single", "low", requests, 1), live, {})
+    return Observation("http://x", ServedModel("tiny"), "0.32.0", None, [result], record)
+
+
+def _end(step: Any) -> int:
+    assert step.end_ns is not None
+    return int(step.end_ns)
+
+
+def _described(record: StepRecord) -> StepRecord:
+    """Names requests as vLLM does after the client's X-Request-Id, and adds what its recorder says of the server."""
+    record.added = [replace(r, name=f"cmpl-hc-1-single-{r.number}-0-ab12") for r in record.added]
+    sizes = dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), 1)
+    record.server |= {"vllm": "0.32.0", "dtype": "float32", "enforce_eager": True, **sizes}
+    return record
+
+
+def test_the_clients_latency_is_seen_in_requests_that_found_the_engine_idle(observed: Observation) -> None:
+    assert observed.steps is not None
+    latency = measure_latency(observed.phases, observed.steps)
+    assert latency.num_requests == 12
+    assert latency.request_ns == pytest.approx(SEND_NS, abs=2_000)
+    assert latency.response_ns == pytest.approx(SEE_NS, abs=2_000)
+    assert latency.per_prompt_token_ns == pytest.approx(0, abs=50)
+
+
+def test_clocks_of_two_machines_give_no_latency(observed: Observation) -> None:
+    assert observed.steps is not None
+    observed.steps.added = [replace(r, time_ns=r.time_ns + 10**14) for r in observed.steps.added]
+    assert measure_latency(observed.phases, observed.steps).num_requests == 0
+
+
+def test_a_profile_of_a_simulated_server_predicts_it(observed: Observation, tmp_path: Path) -> None:
+    assert observed.steps is not None
+    assert len(steps_of(observed.phases, observed.steps)) == 12 * 8
+    profile = make_profile(observed, "toy", "tiny", "cpu")
+    save_profile(profile, tmp_path / "profile.yaml")
+    read_back = load_profile(tmp_path / "profile.yaml")
+    assert read_back == profile
+    table = phase_errors(observed.phases[0], observed.steps, read_back)
+    assert table is not None
+    errors = {(row.metric, row.statistic): row.error_percent for row in table.rows}
+    assert errors["tpot_ms", "p50"] == pytest.approx(0, abs=2)
+    assert errors["ttft_ms", "p50"] == pytest.approx(0, abs=3)
+    text = report_profile(profile, observed)
+    assert "floor_us" in text
+    assert "at boundary" in text
+
+
+def test_without_a_step_record_there_is_no_profile(observed: Observation) -> None:
+    observed.steps = None
+    with pytest.raises(UserError, match="no step record: start the server with the recorder"):
+        make_profile(observed, "toy", "tiny", "cpu")
+
+
+def _invoke(*arguments: str) -> Any:
+    app = typer.Typer()
+    app.command()(calibrate)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_requests_without_a_record_are_kept_and_no_profile_is_written(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        result = _invoke(
+            "--base-url", server.base_url, "--out", str(tmp_path), "--max-concurrency", "2", "--max-time", "5"
+        )
+    assert isinstance(result.exception, UserError)
+    assert "no step record" in str(result.exception)
+    assert (tmp_path / "requests-single.csv").exists()
+    assert not (tmp_path / "profile.yaml").exists()
+
+
+def test_a_step_file_that_is_missing_is_said_and_the_requests_are_kept(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        result = _invoke(
+            "--base-url", server.base_url, "--out", str(tmp_path), "--max-concurrency", "2", "--max-time", "5",
+            "--steps", str(tmp_path / "none.jsonl"),
+        )  # fmt: skip
+    assert "no such file; was the server started with the recorder?" in str(result.exception)
+    assert (tmp_path / "requests-saturated.csv").exists()
+    assert not (tmp_path / "profile.yaml").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--base-url", "http://x", "--serve", "vllm serve x"]])
+def test_one_server_must_be_named(arguments: list[str]) -> None:
+    assert "give one of --base-url" in str(_invoke(*arguments).exception)
+
+
+def test_a_command_that_does_not_start_a_server_is_said_with_the_end_of_its_log(tmp_path: Path) -> None:
+    result = _invoke("--serve", "sh -c 'echo no model; exit 3' --port 1", "--out", str(tmp_path))
+    assert "ended with code 3 before it was ready" in str(result.exception)
+    assert "no model" in str(result.exception)
