@@ -100,9 +100,15 @@ def serve(
 
 
 def ask(
-    number: int, model_id: int = 0, at_ms: float = 0, prompt: int | tuple[tuple[int, int], ...] = 100, output: int = 10,
-    timeout_ms: int | None = None, **fields: Any,
-) -> ClientRequest:  # fmt: skip
+    number: int,
+    model_id: int = 0,
+    at_ms: float = 0,
+    *,
+    prompt: int | tuple[tuple[int, int], ...] = 100,
+    output: int = 10,
+    timeout_ms: int | None = None,
+    **fields: Any,
+) -> ClientRequest:
     """Returns a request for a model; 100 tokens in and 10 out take 10 batches, 100 ms, on an idle server."""
     timeout_ns = None if timeout_ms is None else timeout_ms * MS
     request = sent(number, prompt, output, round(at_ms * MS), timeout_ns=timeout_ns, **fields)
