@@ -27,7 +27,7 @@ Json = dict[str, Any]
 _TOKENS_OF_A_STREAM = 1 << 20
 _FIRST_OUTPUT_TOKEN = 1 << 50
 _MAX_IDLE_CALLS = 1_000
-_MAX_STEPS = 50_000  # requests that preempt each other for ever would go on for ever
+_MAX_STEPS = 200_000  # requests that preempt each other for ever would go on for ever
 
 
 def record(case: Json) -> list[Json]:
@@ -214,8 +214,9 @@ def _drive(engine: Any, run: _Run) -> None:
                 if str(output.finish_reason) != "abort":
                     run.on_token(output.request_id, output.new_token_ids, output.finish_reason is not None)
         idle_calls = 0 if outputs or len(run.steps) > num_steps else idle_calls + 1
+        num_running, num_waiting = scheduler.get_request_counts()
         if idle_calls > _MAX_IDLE_CALLS or len(run.steps) > _MAX_STEPS:
-            raise RuntimeError(f"{run.case['name']}: no progress with {scheduler.get_request_counts()} requests")
+            raise RuntimeError(f"no end after {len(run.steps)} steps: {num_running} running, {num_waiting} waiting")
     for stats in run.stats.values():
         stats["first_token_us"] = stats["token_us"][0] if stats["token_us"] else None
 

@@ -41,10 +41,9 @@ def generate_case(kind: str, seed: int, *, async_scheduling: bool = False, num_r
     plan = CasePlan(rng, _draw_engine(rng), rng.randint(15, 60))
     for trait in KINDS[kind]:
         trait(plan)
-    if num_requests is not None:
-        plan.num_requests = num_requests
     plan.engine["async_scheduling"] = async_scheduling
     _settle_engine(plan)
+    plan.num_requests = num_requests or min(plan.num_requests, _most_requests(plan))
     draw_requests(plan)
     return {
         "name": f"{kind}-{mode}-{seed:06d}",
@@ -292,6 +291,16 @@ def _settle_engine(plan: CasePlan) -> None:
     if "long_prefill_token_threshold" in engine:
         engine["long_prefill_token_threshold"] = min(engine["long_prefill_token_threshold"], engine["max_model_len"])
     engine["num_gpu_blocks"] = 1 + int(_blocks_of_longest_request(engine) * plan.rng.uniform(*plan.pool))
+
+
+def _most_requests(plan: CasePlan) -> int:
+    """Returns how many requests keep a run within some 20,000 steps: few where flags let only one token through."""
+    engine = plan.engine
+    alone = engine.get("watermark", 0) > 0.5 or engine.get("max_num_active_seqs") == 1
+    num_seqs = 1 if alone else engine["max_num_seqs"]
+    chunk = min(engine["max_num_batched_tokens"], engine.get("long_prefill_token_threshold") or sys.maxsize)
+    steps_of_a_request = plan.max_prompt / chunk / min(num_seqs, 4) + plan.max_output / num_seqs
+    return max(10, int(20_000 / steps_of_a_request))
 
 
 def _blocks_of_longest_request(engine: Json) -> int:
