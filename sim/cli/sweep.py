@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import FrameType
 
     from sim.capacity import Simulate
@@ -131,7 +131,7 @@ class _Output:
         from sim.cli.sweep_table import footer, header, line
 
         if not self.as_json:
-            self._print(header(self.table, _uncalibrated(self.sweep.points)))
+            self._print(header(self.table, self.sweep.points))
         try:
             with _ends_by_signal():
                 for result in self.sweep.results(jobs=jobs, cluster=cluster):
@@ -180,16 +180,6 @@ def _ends_by_signal() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _uncalibrated(points: Sequence[SweepPoint]) -> bool:
-    """Whether any point's step times are no measurement."""
-    from sim.deployment import plan
-
-    made = [point.scenario for point in points if point.scenario is not None and not point.cause]
-    profiles = {scenario.server.profile: scenario for scenario in made}
-    plans = [plan(scenario).profile for scenario in profiles.values()]
-    return any(profile is None or profile.calibrated is not True for profile in plans)
 
 
 @dataclass

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from sim.sweep.axes import as_text
 
 if TYPE_CHECKING:
-    from sim.sweep import Axis, SweepTable
+    from collections.abc import Sequence
+
+    from sim.sweep import Axis, SweepPoint, SweepTable
 
 _COLUMNS: tuple[tuple[str, str], ...] = (
     ("TTFT p50", "ttft_p50_ms"),
@@ -30,11 +32,16 @@ _SHARES = ("kv_mean", "kv_max", "prefix_hit_share", "goodput_share")
 _WIDTH = 7  # of a number of three digits, as it is shown
 
 
-def header(table: SweepTable, is_uncalibrated: bool) -> str:
+def header(table: SweepTable, points: Sequence[SweepPoint]) -> str:
     """Returns what stands above the rows."""
     sizes = " x ".join(str(len(axis.values)) for axis in table.axes)
     seeds = "1 seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
-    source = "UNCALIBRATED for some points or all, no measurement" if is_uncalibrated else "fitted to measured servers"
+    calibrated = {point.calibrated for point in points if not point.cause}
+    source = "fitted to measured servers" if calibrated == {True} else "UNCALIBRATED, not fitted to a measured server"
+    if len(calibrated) == 2:
+        source = (
+            "UNCALIBRATED for some points (column calibrated of points.csv), fitted to measured servers for the rest"
+        )
     titles = [_title(axis).rjust(_axis_width(axis)) for axis in table.axes]
     titles += [title.rjust(max(_WIDTH, len(title))) for title, _ in _COLUMNS]
     return (

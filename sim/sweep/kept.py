@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 import sim
-from sim.deployment import plan
+from sim.engine.profile import PROFILES_DIR
 from sim.results.metrics import Bounds, GroupMetrics, RunMetrics
 from sim.results.storage import write_text
 from sim.scenario.model import Bound, Run, Scenario, scenario_hash
@@ -40,11 +40,10 @@ def address(scenario: Scenario, load: float | None, seed: int, *, reference: boo
     """
     run = scenario.run.model_copy(update={name: Run.model_fields[name].default for name in ("seeds", "seed")})
     alike = scenario.model_copy(update={"name": "-", "run": run, "active_share": None})
-    profile = plan(scenario).profile
     parts = {
         "format": FORMAT,
         "scenario": scenario_hash(alike),
-        "profile": None if profile is None else profile.model_dump(mode="json"),
+        "profiles": _shipped_profiles(scenario),
         "load": load,
         "seed": seed,
         "reference": reference,
@@ -53,18 +52,31 @@ def address(scenario: Scenario, load: float | None, seed: int, *, reference: boo
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def _shipped_profiles(scenario: Scenario) -> str | None:
+    """Returns a hash of the profiles that headcount brings, with their tables, when the scenario names one of them.
+
+    The content of a profile of one's own is in `scenario_hash`.
+    """
+    if not any((PROFILES_DIR / f"{name}.yaml").is_file() for name in scenario.server.files()):
+        return None
+    return _digest(PROFILES_DIR, [path for path in PROFILES_DIR.rglob("*") if path.is_file() and path.suffix != ".md"])
+
+
+def _digest(root: Path, paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @lru_cache(maxsize=1)
 def code_version() -> str:
     """Returns the version of headcount, of the libraries that draw and compute, and a hash of the package's sources."""
     root = Path(sim.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root)
-        if name.parts[0] not in _NOT_SOURCES:
-            digest.update(f"{name.as_posix()}\0".encode())
-            digest.update(path.read_bytes())
+    sources = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in _NOT_SOURCES]
     libraries = " ".join(f"{name} {version(name)}" for name in ("numpy", "simpy"))
-    return f"headcount {sim.__version__} {digest.hexdigest()} {libraries}"
+    return f"headcount {sim.__version__} {_digest(root, sources)} {libraries}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.capacity.loads import UNITS, Unit, own_load, unit_of
-from sim.deployment import plan
+from sim.deployment import Deployment, plan_server
 from sim.errors import UserError
 from sim.scenario.checks import check_lengths, cross_check
 from sim.scenario.load import load_scenario, override
@@ -33,6 +33,7 @@ class SweepPoint:
         scenario: what is simulated, without a search of its own; None when the combination makes no sense.
         load: what `simulate` takes beside the scenario; None where the scenario holds the load already.
         cause: why it cannot be simulated; empty when it can.
+        calibrated: whether its step times were fitted to a real server.
     """
 
     number: int
@@ -40,6 +41,7 @@ class SweepPoint:
     scenario: Scenario | None
     load: float | None = None
     cause: str = ""
+    calibrated: bool = False
 
     @property
     def unit(self) -> Unit | None:
@@ -115,12 +117,14 @@ def _point(number: int, base: Scenario, overrides: dict[str, Any]) -> SweepPoint
         return SweepPoint(number, overrides, None, cause="; ".join(map(str, error.problems)))
     point = SweepPoint(number, overrides, scenario, load)
     try:
-        deployment = plan(scenario)
+        deployment = plan_server(scenario)
     except UserError as error:
         return replace(point, cause=f"{_named(overrides)}: {error}")
+    if not isinstance(deployment, Deployment):
+        return replace(point, calibrated=deployment.calibrated)
     for key, message in check_lengths(scenario, deployment.flags.max_model_len):
         return replace(point, cause=f"{_named(overrides)}: {dotted(key)}: {message}")
-    return point
+    return replace(point, calibrated=deployment.profile is not None and deployment.profile.calibrated is True)
 
 
 def _apply(base: Scenario, overrides: dict[str, Any]) -> tuple[Scenario, float | None]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from sim.deployment import plan
 from sim.results.metrics import RunMetrics, summarize
 from sim.scenario.load import load_scenario, override
 from sim.scenario.model import Scenario
@@ -71,21 +70,17 @@ def test_the_content_of_files_changes_the_address(scenario: Scenario, tmp_path: 
     assert names[0] != names[1]
 
 
-def test_the_content_of_the_profile_changes_the_address(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = next(
-        path.stem for path in sorted((Path(kept.__file__).parents[2] / "calibrate" / "profiles").glob("*.yaml"))
-    )
-    fitted = override(scenario, {"server.profile": shipped})
-    first = address(fitted, None, 0)
-
-    def edited(scenario: Scenario) -> object:
-        deployment = plan(scenario)
-        assert deployment.profile is not None
-        profile = deployment.profile.model_copy(update={"description": "edited"})
-        return type("Plan", (), {"profile": profile})
-
-    monkeypatch.setattr(kept, "plan", edited)
-    assert address(fitted, None, 0) != first
+def test_the_content_of_a_shipped_profile_changes_the_address(
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "PROFILES_DIR", tmp_path)
+    fitted = override(scenario, {"server.profile": "mine"})
+    names = [address(fitted, None, 0)]
+    for text in ("name: mine", "name: mine # edited"):
+        (tmp_path / "mine.yaml").write_text(text)
+        names.append(address(fitted, None, 0))
+    assert len(set(names)) == 3
+    assert address(scenario, None, 0) == address(scenario, None, 0)
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"metrics": {}}', '{"metrics": {"total": {"goodput": 3}}}', "\xff"])

@@ -108,3 +108,9 @@ def test_what_is_wrong_with_the_file_is_told_with_its_place(tmp_path: Path) -> N
     path = write(tmp_path, USERS.replace("turns: 4", "turn: 4"))
     with pytest.raises(UserError, match=rf"(?m)^{path}:\d+:\d+: workload.classes.0.turn: unknown key"):
         plan(path, "users=3")
+
+
+def test_other_servers_are_swept_too(tmp_path: Path) -> None:
+    kinds = plan(write(tmp_path), "server.kind=vllm,ollama,static", "users=2")
+    assert [point.cause for point in kinds] == ["", "", ""]
+    assert not any(point.calibrated for point in kinds)
