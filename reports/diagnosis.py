@@ -37,7 +37,7 @@ _WAITING = 1.0
 _SATURATED = 0.95
 _MOSTLY = 0.5
 _SEATS_TAKEN = 0.9
-_BURST_RATIO = 10.0
+_CROWD = 5
 _CALM = 0.6
 _CLIENT_SHARE = 0.1
 _EVICTED_HITS = 0.6
@@ -149,7 +149,9 @@ def _freeze(facts: _Facts) -> Symptom | None:
         return None
     steps = facts.steps
     duration_ms = steps.duration_ns / 1e6
-    held_up = facts.inside & (steps.prefill > 0) & (steps.decodes > 0)
+    longest = max((each.num_prompt_tokens - each.num_cached_tokens for each in facts.run.requests), default=0)
+    # A step full of short prompts is a crowd, not a document: the longest prompt must be most of it.
+    held_up = facts.inside & (steps.prefill > 0) & (steps.decodes > 0) & (steps.prefill <= 2 * longest)
     frozen = held_up & (duration_ms >= max(_FREEZE_MS, _FREEZE_RATIO * usual))
     if frozen.sum() < _MANY_FREEZES and not (frozen & (duration_ms >= _LONG_FREEZE_MS)).any():
         return None
@@ -247,14 +249,21 @@ def _slow_first_word(facts: _Facts) -> Symptom | None:
 
 
 def _bursts(facts: _Facts) -> Symptom | None:
-    """Bursts: the tail waits although the server is idle half of the time."""
-    p50, p99 = facts.latency_ms("ttft", 50), facts.latency_ms("ttft", 99)
-    busy = facts.metrics.server.busy or 0.0
-    queue = facts.latency_ms("queue", 99)
-    if busy >= _CALM or not p50 or p99 < _BURST_RATIO * p50 or queue < p99 / 2:
+    """Bursts: a crowd waits although the server is idle much of the time."""
+    server, queue = facts.metrics.server, facts.latency_ms("queue", 99)
+    busy, crowd = server.busy or 0.0, server.waiting.max or 0.0
+    if busy >= _CALM or queue < _LONG_FREEZE_MS or crowd < _CROWD:
         return None
-    values = {"p50": (p50, "ms"), "p99": (p99, "ms"), "queue": (queue, "ms"), "busy": (busy, "share")}
-    return Symptom("bursts", values)
+    return Symptom(
+        "bursts",
+        {
+            "p50": (facts.latency_ms("ttft", 50), "ms"),
+            "p99": (facts.latency_ms("ttft", 99), "ms"),
+            "queue": (queue, "ms"),
+            "busy": (busy, "share"),
+            "crowd": crowd,
+        },
+    )
 
 
 def _client_bound(facts: _Facts) -> Symptom | None:

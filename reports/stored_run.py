@@ -92,7 +92,8 @@ def _requests(table: Any) -> tuple[list[RequestRecord], tuple[str, ...]]:
     class_names = tuple(names.dictionary.to_pylist())
     outcomes = [_OUTCOMES[name] for name in table["outcome"].to_pylist()]
     given = {"class_id": names.indices.to_pylist(), "outcome": outcomes}
-    columns = [given.get(field.name) or table[field.name].to_pylist() for field in fields(RequestRecord)]
+    names_of = [field.name for field in fields(RequestRecord)]
+    columns = [given[name] if name in given else table[name].to_pylist() for name in names_of]
     return [RequestRecord(*row) for row in zip(*columns, strict=True)], class_names
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -84,8 +85,7 @@ class Words:
             return "∞" if value > 0 else "−∞"
         if value == int(value) or abs(value) >= 10**digits:
             return self._local(f"{value:,.0f}")
-        text = f"{value:.{digits}g}"
-        return self._local(f"{float(text):,f}".rstrip("0").rstrip(".") if "e" in text else text)
+        return self._local(f"{Decimal(f'{value:.{digits}g}'):f}")
 
     def count(self, value: Any) -> str:
         """Writes a whole number in full."""
@@ -146,7 +146,7 @@ class Words:
             case "gib":
                 return self._local(f"{value:,.2f}")
             case "money":
-                return self._local(f"{value:,.2f}" if value >= 1 else f"{value:.3g}")
+                return self._local(f"{value:,.2f}" if value >= 0.1 else f"{value:.3g}")
             case "flag":
                 return str(value)
         return self.number(value)

@@ -18,8 +18,11 @@ def what_if_section(context: Context) -> Section:
         blocks.append(change_table(context, what_if))
     else:
         blocks.append(Paragraph(words("what_if.nothing_binds")))
-    if any(row["ttft_p95_ms"] is not None for row in what_if["sensitivity"]):
-        blocks += [_headroom_chart(context, what_if, kind) for kind in ("ttft", "itl")]
+    blocks += [
+        _headroom_chart(context, what_if, kind)
+        for kind in ("ttft", "itl")
+        if any(row[f"{kind}_p95_ms"] is not None for row in what_if["sensitivity"])
+    ]
     return Section("what_if", words("section.what_if"), tuple(blocks))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reports.source import Source
     from sim.scenario.model import Scenario
 
-_AFFORDABLE_STEPS = 20_000_000  # a few minutes of simulation: what a report may cost without being asked for
+_AFFORDABLE_STEPS = 5_000_000  # a minute or two of simulation: what a report may cost without being asked for
 
 
 class Format(StrEnum):
@@ -147,6 +147,8 @@ def _what_if(source: Source, wanted: bool | None, jobs: int | None) -> None:
         return
     steps = estimate_steps(source)
     if wanted is None and (steps is None or steps > _AFFORDABLE_STEPS):
+        if steps is not None:
+            typer.echo(f"changes not simulated: about {steps / 1e6:.0f} million steps; --what-if does it", err=True)
         return
     source.what_if = simulate_what_if(source, simulate, jobs=jobs or cpu_count(), progress=_say)
     if source.folder is not None:
