@@ -6,11 +6,17 @@ import sys
 
 import typer
 
+from sim.cli.calibrate import calibrate
 from sim.cli.check import check
 from sim.cli.check_schedule import check_schedule
+from sim.cli.import_log import import_log
 from sim.cli.init import init
+from sim.cli.report import report
 from sim.cli.run import run
+from sim.cli.serve_metrics import serve_metrics
 from sim.cli.size import size
+from sim.cli.spot_check import spot_check
+from sim.cli.sweep import sweep
 from sim.errors import UserError
 
 app = typer.Typer(
@@ -22,10 +28,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# In the order of the help: the main job, what surrounds it, then the real server.
 app.command()(run)
 app.command()(check)
 app.command()(init)
 app.command()(size)
+app.command()(sweep)
+app.command()(report)
+app.command(name="serve-metrics")(serve_metrics)
+app.command()(calibrate)
+app.command(name="spot-check")(spot_check)
+app.command(name="import-log")(import_log)
 app.command(name="check-schedule")(check_schedule)
 
 
