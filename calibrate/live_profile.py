@@ -2,7 +2,7 @@
 
 The terms add up (`overlap: 0`), which is what synchronous engines and CPUs do; `calibrate/fit.py` has the other forms.
 The fit is non-negative, on relative residuals, with outliers capped; it is scaled so that the sum of all steps is the
-measured one, since a server that is slow now and then is slow in the mean, not in the median.
+measured one (pauses cut), since a server that is slow now and then is slow in the mean, not in the median.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ Floats = NDArray[np.float64]
 
 _LEAST_STEPS = 50
 _HUBER = 0.5  # relative residuals beyond this count as if they were this
+_PAUSE = 10.0  # a step that takes so many times longer than predicted was held up by something else
 _ROUNDS = 20
 _BOUNDARY = 1e-9
 # Coefficient of the profile, its unit in nanoseconds, and what it multiplies.
@@ -89,7 +90,8 @@ def fit_steps(steps: Sequence[tuple[Batch, int]]) -> StepFit:
     terms = np.array([_row(batch) for batch, _ in steps], dtype=np.float64)
     durations = np.array([duration for _, duration in steps], dtype=np.float64)
     values = _robust_non_negative(terms, durations)
-    values *= durations.sum() / (terms @ values).sum()
+    predicted = terms @ values
+    values *= np.minimum(durations, _PAUSE * predicted).sum() / predicted.sum()
     residuals = (terms @ values - durations) / durations
     units = np.array([unit for _, unit in _TERMS])
     batches = [batch for batch, _ in steps]

@@ -20,6 +20,15 @@ from sim.errors import UserError
 _NS = 1e9
 
 
+def is_step_record(path: Path) -> bool:
+    """Returns whether a file begins as a step record does; False also where it cannot be read."""
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            return '"ev"' in file.readline(200)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        return False
+
+
 def read_steps(path: Path) -> StepRecord:
     """Reads a step record (.jsonl or .jsonl.gz).
 

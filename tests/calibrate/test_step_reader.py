@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.step_reader import read_steps
+from calibrate.step_reader import is_step_record, read_steps
 from sim.engine.step_time import Batch
 from sim.errors import UserError
 from tests.calibrate.shared import shared_data
@@ -87,6 +87,13 @@ def test_what_is_no_step_record_is_refused_with_its_place(tmp_path: Path, text: 
         read_steps(path)
     assert str(error.value).startswith(str(path))
     assert "\n" not in str(error.value)
+
+
+def test_a_step_record_is_told_from_other_files(tmp_path: Path) -> None:
+    assert is_step_record(_write(tmp_path / "s.jsonl", INIT))
+    assert not is_step_record(_write(tmp_path / "other.jsonl", {"engine": {}, "cost_us": {}}))
+    assert not is_step_record(tmp_path / "none.jsonl")
+    assert not is_step_record(tmp_path)
 
 
 def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
