@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrate.readers.measured import Floats, MeasuredRun
 from sim.results.columns import RequestColumns, as_array
-from sim.results.records import Outcome, RunRecord
+from sim.records import Outcome, RunRecord
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 SCORED = ("p50", "p90", "p99")

@@ -17,7 +17,7 @@ from sim.deployment import Deployment
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run as run_engine
 from sim.engine.step_time import ClientLatency, StepTimeModel
-from sim.results.records import RunRecord
+from sim.records import RunRecord
 from sim.workload.client import Workload
 from sim.workload.closed_loop import ClosedLoop
 from sim.workload.open_loop import OpenLoop
@@ -47,6 +47,7 @@ def replay(
     deployment: Deployment,
     *,
     max_concurrency: int | None = None,
+    replicas: int = 1,
     window_s: tuple[float, float] | None = None,
 ) -> Replay:
     """Simulates a measured run's requests.
@@ -55,11 +56,14 @@ def replay(
         run: the requests, and what the client saw of them.
         deployment: the server.
         max_concurrency: the client's cap on requests in flight; None: the recording's, or none.
+        replicas: servers of this kind that share the requests.
         window_s: completions are counted from the first to the second of these seconds; None: over the whole run.
     """
     cap = run.max_concurrency if max_concurrency is None else max_concurrency
     model = deployment.step_time_model()
-    record = simulate_requests(run.requests, deployment, model, deployment.latency, max_concurrency=cap)
+    record = simulate_requests(
+        run.requests, deployment, model, deployment.latency, max_concurrency=cap, replicas=replicas
+    )
     out_of_range = tuple(model.out_of_range())
     warnings = (*run.warnings, *deployment.warnings, *record.warnings, *_held_back(run, cap), *out_of_range)
     comparison = compare(run, predicted_latencies(record), record, window_s=window_s, warnings=warnings)
@@ -73,26 +77,51 @@ def simulate_requests(
     latency: ClientLatency,
     *,
     max_concurrency: int | None = None,
+    replicas: int = 1,
 ) -> RunRecord:
-    """Runs recorded requests through one engine; the records come back in the order of the requests."""
-    cache, scheduler = deployment.cache_config, deployment.scheduler_config
+    """Runs recorded requests through a server; the records come back in the order of the requests.
+
+    Several replicas (data parallelism) get the requests in turn and then run by themselves, each with its share of the
+    client's cap: vLLM hands each request to the replica with the fewest, which under steady load is the same.
+    """
     workload = _workload(requests, max_concurrency)
+    cache, scheduler = deployment.cache_config, deployment.scheduler_config
     record = RunRecord(
         class_names=workload.class_names,
         num_gpu_blocks=cache.num_gpu_blocks,
         block_size=cache.block_size,
-        max_num_seqs=scheduler.max_num_seqs,
+        max_num_seqs=scheduler.num_seats,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
-        num_replicas=1,
+        num_replicas=replicas,
         calibrated=model.calibrated,
     )
-    engine = EngineCore(scheduler, cache, model)
-    server = ApiServer(workload, engine, record, limits=deployment.limits, latency=latency)
-    record.end_ns = run_engine(engine, server)
-    record.arrivals_end_ns = workload.arrivals_end_ns
+    if replicas == 1:
+        _run(record, workload, deployment, model, latency=latency)
+    for replica in range(replicas if replicas > 1 else 0):
+        rows = np.arange(replica, len(requests), replicas)
+        cap = None if max_concurrency is None else max(1, max_concurrency // replicas)
+        first = len(record.requests)
+        _run(record, _workload(requests.take(rows), cap), deployment, model, latency=latency, replica=replica)
+        for request in record.requests[first:]:
+            request.request_id = int(rows[request.request_id])
     record.requests.sort(key=lambda request: request.request_id)  # they are numbered as they are sent
-    record.warnings += server.warnings()
     return record
+
+
+def _run(
+    record: RunRecord,
+    workload: Workload,
+    deployment: Deployment,
+    model: StepTimeModel,
+    *,
+    latency: ClientLatency,
+    replica: int = 0,
+) -> None:
+    engine = EngineCore(deployment.scheduler_config, deployment.cache_config, model)
+    server = ApiServer(workload, engine, record, limits=deployment.limits, latency=latency, replica=replica)
+    record.end_ns = max(record.end_ns, run_engine(engine, server))
+    record.arrivals_end_ns = max(record.arrivals_end_ns, workload.arrivals_end_ns)
+    record.warnings += server.warnings()
 
 
 def _workload(requests: Trace, max_concurrency: int | None) -> Workload:

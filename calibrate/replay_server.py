@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from sim.deployment import Deployment, plan
-from sim.engine.profile import Profile
+from sim.engine.profile import Profile, profile_mismatches
 from sim.errors import UserError
 from sim.scenario.model import ClosedLoopWorkload, Fixed, Flags, MemoryOverrides, Scenario, Server, SingleRequestClass
 
@@ -40,11 +40,14 @@ class ServerChoice:
     client_max_concurrency: int | None = None
 
     def plan(self) -> Deployment:
-        """Works out memory, flags and limits.
+        """Works out memory, flags and limits of one replica.
 
         Raises:
             UserError: vLLM would refuse to start it, or something is named that is not known.
         """
+        server = self.server
+        if server.data_parallel_size > 1:
+            server = server.model_copy(update={"data_parallel_size": 1})
         one = Fixed(value=1)
         workload = ClosedLoopWorkload(
             kind="closed_loop",
@@ -52,7 +55,12 @@ class ServerChoice:
             max_concurrency=1,
             classes=(SingleRequestClass(name="none", prompt_tokens=one, output_tokens=one),),
         )
-        return plan(Scenario(name="replay", server=self.server, workload=workload))
+        deployment = plan(Scenario(name="replay", server=server, workload=workload))
+        if deployment.profile is None or server is self.server:
+            return deployment
+        # Compared with the profile is the server as it is, not one of its replicas.
+        told = [*deployment.memory.warnings, *profile_mismatches(deployment.profile, self.server)]
+        return replace(deployment, warnings=tuple(told))
 
 
 def choose_server(profile: Profile, file: Path | None = None, profile_path: Path | None = None) -> ServerChoice:
@@ -70,7 +78,16 @@ def choose_server(profile: Profile, file: Path | None = None, profile_path: Path
     Raises:
         UserError: the file cannot be read, or holds a key or value that no server has.
     """
-    values = _profile_values(profile, profile_path)
+    return describe_server(_profile_values(profile, profile_path), file)
+
+
+def describe_server(values: dict[str, Any], file: Path | None = None) -> ServerChoice:
+    """Returns a server from the keys of a scenario's `server`, changed by a file of flags (see `choose_server`).
+
+    Raises:
+        UserError: the file cannot be read, or holds a key or value that no server has.
+    """
+    values = {"flags": {}, "memory": {}, **values}
     client: int | None = None
     if file is not None:
         given = _read(file)
@@ -83,7 +100,7 @@ def choose_server(profile: Profile, file: Path | None = None, profile_path: Path
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{file or profile.name}: {key}: {first['msg']}; got {first['input']!r}") from None
+        raise UserError(f"{file or 'server'}: {key}: {first['msg']}; got {first['input']!r}") from None
 
 
 def _profile_values(profile: Profile, profile_path: Path | None) -> dict[str, Any]:
@@ -97,6 +114,7 @@ def _profile_values(profile: Profile, profile_path: Path | None) -> dict[str, An
         "version": measured.vllm_version,
         "tensor_parallel_size": measured.tensor_parallel_size,
         "pipeline_parallel_size": measured.pipeline_parallel_size,
+        "data_parallel_size": measured.data_parallel_size,
         "profile": profile.name if profile_path is None else str(profile_path),
         "flags": {key: value for key, value in flags.items() if key in Flags.model_fields},
         "memory": {key: value for key, value in flags.items() if key in MemoryOverrides.model_fields},

@@ -59,8 +59,15 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
     choice = choose_server(loaded, server, Path(profile).absolute() if is_path else None)
     deployment = choice.plan()
     cap = choice.client_max_concurrency if max_concurrency is None else max_concurrency
+    replicas = choice.server.data_parallel_size
     results = [
-        replay_run(run if limit is None else run.first(limit), deployment, max_concurrency=cap, window_s=window_s)
+        replay_run(
+            run if limit is None else run.first(limit),
+            deployment,
+            max_concurrency=cap,
+            replicas=replicas,
+            window_s=window_s,
+        )
         for run in runs
     ]
     if as_json:

@@ -10,13 +10,16 @@ import datetime
 import difflib
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from sim.engine.fitted import FittedModel, Validity
-from sim.engine.profile_terms import ZERO, Coefficient, FittedStepTime, LinearStepTime, Part
+from sim.engine.operator_files import read_operator_tables
+from sim.engine.operator_table import Collective, OperatorTableModel, OperatorTables
+from sim.engine.profile_terms import ZERO, Coefficient, FittedStepTime, LinearStepTime, OperatorTableStepTime, Part
 from sim.engine.profile_yaml import read_yaml, write_yaml
 from sim.engine.recorded import LinearCost
 from sim.engine.step_time import ClientLatency, StepTimeModel
@@ -104,7 +107,7 @@ class Profile(Part):
     source: str
     data: tuple[str, ...] = Field(min_length=1, strict=False)
     server: ProfiledServer
-    step_time: Annotated[FittedStepTime | LinearStepTime, Field(discriminator="kind")]
+    step_time: Annotated[FittedStepTime | LinearStepTime | OperatorTableStepTime, Field(discriminator="kind")]
     valid_up_to: ValidUpTo = ValidUpTo()
     client_latency: ClientSide = ClientSide()
     errors: tuple[ErrorTable, ...] = Field(default=(), strict=False)
@@ -129,6 +132,8 @@ class Profile(Part):
             return LinearCost(
                 cost.base_us, cost.per_token_us, cost.per_seq_us, cost.per_1k_context_us, self.name, calibrated
             )
+        if isinstance(self.step_time, OperatorTableStepTime):
+            return _operator_table_model(self, self.step_time)
         return FittedModel(
             self.step_time.coefficients(),
             name=self.name,
@@ -145,6 +150,26 @@ class Profile(Part):
             per_prompt_token_ns=1e3 * client.per_prompt_token_us.value,
             response_ns=round(1e6 * client.response_ms.value),
         )
+
+
+def _operator_table_model(profile: Profile, step_time: OperatorTableStepTime) -> OperatorTableModel:
+    return OperatorTableModel(
+        _operator_tables(PROFILES_DIR / step_time.tables, profile.server.model, step_time.expert_parallel_size),
+        name=profile.name,
+        graph_sizes=step_time.graph_sizes,
+        collectives=[
+            Collective(each.per_step, tuple((tokens, 1e3 * us) for tokens, us in each.time_us))
+            for each in step_time.collectives
+        ],
+        step_ns=1e3 * step_time.step_us.value,
+        calibrated=profile.calibrated is True,
+    )
+
+
+@lru_cache(maxsize=4)
+def _operator_tables(folder: Path, model: str, expert_parallel_size: int) -> OperatorTables:
+    """Reads tables once for all runs of a search."""
+    return read_operator_tables(folder, find_model(model), expert_parallel_size)
 
 
 def profile_names() -> list[str]:

@@ -156,6 +156,29 @@ def _in_ns(points: Points | None) -> Table:
     return tuple((count, 1e3 * us) for count, us in points or ())
 
 
+class CollectiveTable(Part):
+    """One kind of message between the GPUs of a server, which tables of a single GPU do not hold."""
+
+    name: str
+    per_step: int = Field(gt=0)
+    time_us: Points
+    """By the tokens of the step."""
+
+
+class OperatorTableStepTime(Part):
+    """`kind: operator_table`: measured operators, added up (`sim.engine.operator_table`)."""
+
+    kind: Literal["operator_table"]
+    tables: str = Field(min_length=1)
+    """Folder of the tables (`sim.engine.operator_files`): an absolute path, or one beside the shipped profiles."""
+    graph_sizes: Annotated[tuple[int, ...], BeforeValidator(_as_tuple)] = ()
+    step_us: Coefficient = ZERO
+    """What a step costs beside its operators."""
+    collectives: Annotated[tuple[CollectiveTable, ...], BeforeValidator(_as_tuple)] = ()
+    expert_parallel_size: int = Field(default=1, gt=0)
+    """GPUs over which the routed experts are spread, each with as many tokens of its own."""
+
+
 class LinearStepTime(Part):
     """`kind: linear`: whole microseconds, as recorded schedules state their cost."""
 
