@@ -59,7 +59,7 @@ def build_document(scenario: Scenario, deployment: AnyDeployment, result: Capaci
         "calibrated": _is_calibrated(deployment),
         "step_times": _step_times(deployment),
         "search": _search(scenario, result),
-        "points": [_point(point) for point in result.points],
+        "points": [point_document(point) for point in result.points],
         "server": _server(scenario, deployment),
         "memory": _memory(deployment),
         "warnings": _warnings(deployment, result),
@@ -121,7 +121,8 @@ def _step_times(deployment: AnyDeployment) -> Document:
     }
 
 
-def _point(point: Point) -> Document:
+def point_document(point: Point) -> Document:
+    """Returns one load: means over its seeds, and how each objective was judged."""
     return {
         "load": _number(point.load),
         "seeds": list(point.seeds),

@@ -24,32 +24,11 @@ def diagnose_ollama(point: Point, metric: str, parts_ms: Mapping[str, float]) ->
     if metric == "errors" and max(errors, key=errors.__getitem__, default="") == "rejected":
         return _rejected(uses, errors["rejected"])
     if metric == "errors" and errors.get("timed_out") and any(use.num_aborted_loads for use in uses):
-        aborted = sum(use.num_aborted_loads for use in uses)
-        return Diagnosis(
-            "model_loads",
-            f"{aborted} loads were aborted because their clients gave up first; {_loads(uses)}",
-            "more patient clients, a model that stays loaded (keep_alive -1), or a faster disk",
-        )
-    if metric in ("itl", "tpot") or max(parts_ms, key=parts_ms.__getitem__, default="") != "queue":
+        return _aborted(uses)
+    longest = max(parts_ms, key=parts_ms.__getitem__, default="")
+    if metric in ("itl", "tpot") or longest not in ("queue", "prefill"):
         return None
-    for_load = mean(use.wait_for_load.mean for use in uses) or 0.0
-    for_slot = mean(use.wait_for_slot.mean for use in uses) or 0.0
-    if for_load > for_slot:
-        return Diagnosis(
-            "model_loads",
-            f"requests wait {for_load:.3g} ms on average until their model is loaded, {for_slot:.3g} ms for a slot; "
-            f"{_loads(uses)}",
-            "fewer models, or GPU memory for all of them; keep_alive -1; one num_ctx for all clients",
-        )
-    use = uses[0]
-    return Diagnosis(
-        "num_parallel",
-        f"requests wait {for_slot:.3g} ms on average for one of {use.num_parallel} slots (num_parallel), each with a "
-        f"context of {use.models[0].num_ctx:,} tokens of its own; an answer comes at "
-        f"{_number(mean(each.eval_tokens_per_s for each in uses))} tokens/s once it has a slot",
-        f"raise num_parallel: another slot takes {use.models[0].context_bytes / use.num_parallel / 2**30:.2g} GiB; or "
-        "a server that batches continuously",
-    )
+    return _slow_prompts(point, uses[0], parts_ms["prefill"]) if longest == "prefill" else _waiting(uses)
 
 
 def diagnose_static(point: Point, metric: str, parts_ms: Mapping[str, float]) -> Diagnosis | None:
@@ -57,11 +36,17 @@ def diagnose_static(point: Point, metric: str, parts_ms: Mapping[str, float]) ->
     uses = [run.static for run in point.runs if run.static is not None]
     if not uses or metric in ("itl", "tpot", "errors"):
         return None
-    if max(parts_ms, key=parts_ms.__getitem__, default="") != "queue":
+    longest = max(parts_ms, key=parts_ms.__getitem__, default="")
+    if longest not in ("queue", "prefill"):
         return None
+    waits = (
+        f"requests wait {_time(parts_ms['queue'])} until the batch before theirs is done"
+        if longest == "queue"
+        else f"reading the prompts of a batch takes {_time(parts_ms['prefill'])}, and no prefix is reused"
+    )
     return Diagnosis(
         "static_batches",
-        f"requests wait {parts_ms['queue']:.3g} ms until the batch before theirs is done: {_static(uses)}",
+        f"{waits}: {_static(uses)}",
         "continuous batching (kind: vllm); else answers of equal length together, or a larger batch_size",
     )
 
@@ -74,6 +59,48 @@ def _rejected(uses: list[OllamaUse], count: int) -> Diagnosis:
         f"{count} requests were answered 503{when}: they met a model that was not loaded, and a full queue; "
         f"{_loads(uses)}",
         "load the model before the burst and keep it (keep_alive -1), or raise max_queue",
+    )
+
+
+def _aborted(uses: list[OllamaUse]) -> Diagnosis:
+    aborted = sum(use.num_aborted_loads for use in uses)
+    return Diagnosis(
+        "model_loads",
+        f"{aborted} loads were aborted because their clients gave up first; {_loads(uses)}",
+        "more patient clients, a model that stays loaded (keep_alive -1), or a faster disk",
+    )
+
+
+def _slow_prompts(point: Point, use: OllamaUse, prefill_ms: float) -> Diagnosis:
+    return Diagnosis(
+        "token_budget",
+        f"reading a prompt takes {_time(prefill_ms)}, in batches of num_batch {use.models[0].num_batch}; "
+        f"{_percent(_hits(point))} of the prompt tokens were found in a slot: each of {use.num_parallel} keeps the "
+        "conversation that had it last",
+        "as many slots as conversations (num_parallel), shorter prompts, or a faster GPU",
+    )
+
+
+def _waiting(uses: list[OllamaUse]) -> Diagnosis:
+    """Tells the queue before a loaded model from the queue before a slot."""
+    use, model = uses[0], uses[0].models[0]
+    for_load = mean(each.wait_for_load.mean for each in uses) or 0.0
+    for_slot = mean(each.wait_for_slot.mean for each in uses) or 0.0
+    if for_load > for_slot:
+        return Diagnosis(
+            "model_loads",
+            f"requests wait {_time(for_load)} on average until their model is loaded, {_time(for_slot)} for a slot; "
+            f"{_loads(uses)}",
+            "fewer models, or GPU memory for all of them; keep_alive -1; one num_ctx for all clients",
+        )
+    slots = "the only slot" if use.num_parallel == 1 else f"one of {use.num_parallel} slots"
+    return Diagnosis(
+        "num_parallel",
+        f"requests wait {_time(for_slot)} on average for {slots} (num_parallel), with a context of "
+        f"{model.num_ctx:,} tokens of its own; an answer comes at "
+        f"{_number(mean(each.eval_tokens_per_s for each in uses))} tokens/s once it has a slot",
+        f"raise num_parallel: another slot takes {model.context_bytes / model.num_parallel / 2**30:.2g} GiB; or a "
+        "server that batches continuously",
     )
 
 
@@ -97,6 +124,17 @@ def _errors(point: Point) -> dict[str, int]:
         for kind, count in run.total.errors.items():
             found[kind] = found.get(kind, 0) + count
     return found
+
+
+def _hits(point: Point) -> float | None:
+    return mean(
+        run.total.num_cached_tokens / run.total.num_prompt_tokens if run.total.num_prompt_tokens else None
+        for run in point.runs
+    )
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
 
 
 def _number(value: float | None) -> str:

@@ -52,8 +52,8 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     """
     from sim.capacity import NoDataError, SearchInterruptedError
 
-    overrides = [*(set_ or []), *_run_overrides(seeds, seed)]
-    loaded = _at_one_load(_load(scenario, overrides, variant), scenario, users, rate, concurrency)
+    overrides = [*(set_ or []), *run_overrides(seeds, seed)]
+    loaded = at_one_load(_load(scenario, overrides, variant), scenario, users, rate, concurrency)
     try:
         result = _find(loaded, reference=reference, out=out, jobs=jobs)
     except SearchInterruptedError as error:
@@ -66,7 +66,8 @@ def run(  # noqa: PLR0917 - typer calls it, by name
         raise typer.Exit(1)
 
 
-def _run_overrides(seeds: int | None, seed: int | None) -> list[str]:
+def run_overrides(seeds: int | None, seed: int | None) -> list[str]:
+    """Returns the changes that `--seeds` and `--seed` mean."""
     given = {"run.seeds": seeds, "run.seed": seed}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
@@ -86,10 +87,14 @@ def _placed(error: NoDataError, path: Path, overrides: list[str], variant: str |
     return ScenarioError([locate_problem(path, key, error.message, tuple(overrides), variant)])
 
 
-def _at_one_load(
+def at_one_load(
     scenario: Scenario, path: Path, users: int | None, rate: float | None, concurrency: int | None
 ) -> Scenario:
-    """Returns the scenario with the load that the command line gives, and then without its search."""
+    """Returns the scenario with the load that the command line gives, and then without its search.
+
+    Raises:
+        UserError: several loads, or one that the workload does not have.
+    """
     from sim.errors import UserError
     from sim.scenario.load import override
 

@@ -1,0 +1,82 @@
+"""`headcount compare`: the same users on Ollama, vLLM and static batching, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.cli.run import Progress, at_one_load, run_overrides
+
+_DEFAULT_KINDS = "ollama,vllm,static"
+
+
+def compare(  # noqa: PLR0917 - typer calls it, by name
+    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
+    kinds: Annotated[str, typer.Option(help="Kinds of server, separated by commas.")] = _DEFAULT_KINDS,
+    users: Annotated[
+        int | None, typer.Option(min=1, help="Simulate this many users only: no search.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=1e-9, help="Simulate this many requests/s only.", show_default=False)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Simulate this concurrency only.", show_default=False)
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+) -> None:
+    """Put the same requests to several kinds of server, and print how many users each supports.
+
+    Settings of each kind are in the scenario's server: flags for vllm, and the sections ollama and static. Exits with
+    0 when every kind supports some load (a search) or the one load, 1 when not all do, 2 on bad input.
+    """
+    from joblib import cpu_count
+
+    from reports.kinds import build_comparison, render_comparison
+    from sim.capacity.kinds import compare_kinds
+    from sim.cli.checked import load_checked
+    from sim.simulate import simulate
+
+    chosen = _kinds(kinds)
+    loaded = load_checked(scenario, [*(set_ or []), *run_overrides(seeds, seed)], variant)
+    loaded = at_one_load(loaded, scenario, users, rate, concurrency)
+    progress = Progress()
+    try:
+        found = compare_kinds(loaded, chosen, simulate, jobs=jobs or cpu_count(), progress=progress.report)
+    finally:
+        progress.clear()
+    document = build_comparison(found)
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    typer.echo(text if as_json else render_comparison(document), nl=False)
+    if not all(each.result is not None and each.result.supported for each in found):
+        raise typer.Exit(1)
+
+
+def _kinds(text: str) -> list[str]:
+    """Returns the kinds that `--kinds` names.
+
+    Raises:
+        UserError: an unknown one, one twice, or none.
+    """
+    from sim.capacity.kinds import KINDS
+    from sim.errors import UserError
+    from sim.scenario.explain import suggestion
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for index, name in enumerate(names):
+        if name not in KINDS:
+            raise UserError(f"--kinds: unknown kind {name!r}; {suggestion(name, KINDS, noun='kinds')}")
+        if name in names[:index]:
+            raise UserError(f"--kinds: {name} is named twice")
+    if not names:
+        raise UserError(f"--kinds: names no kind; kinds: {', '.join(KINDS)}")
+    return names
