@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from reports.document import Document
 from reports.source import Detail, Source
@@ -54,6 +55,22 @@ class Context:
     def document(self) -> Document:
         """The result as plain data."""
         return self.source.document
+
+    @property
+    def kind(self) -> str:
+        """The kind of server: vllm, ollama or static."""
+        return str(self.document["server"]["kind"])
+
+    def flag(self, name: str) -> Any:
+        """Returns the value of a flag of the server; None where it is not set, or is none of this kind of server."""
+        return self.document["server"]["flags"].get(name, {"value": None})["value"]
+
+    @property
+    def seats(self) -> int | None:
+        """Returns how many requests the server runs at once at most; None where that is not known."""
+        if self.kind == "vllm":
+            return int(self.flag("max_num_seqs"))
+        return self.shown.run.max_num_seqs * self.shown.run.num_replicas if self.shown is not None else None
 
     @property
     def shown_point(self) -> Document | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from reports.document import Document
 from reports.source import Detail
 from reports.timeseries import Steps
 from reports.words import Words
@@ -41,6 +42,8 @@ _CROWD = 5
 _CALM = 0.6
 _CLIENT_SHARE = 0.1
 _EVICTED_HITS = 0.6
+_SLOT_WAIT_SHARE = 0.05  # of the answers
+_IDLE_SEATS = 0.1
 _FOLLOW_UPS = 20  # fewer say nothing of the cache
 
 
@@ -77,6 +80,59 @@ def find_symptoms(detail: Detail, objectives: tuple[Objective, ...], *, prefix_c
     facts = _Facts.of(detail, objectives, prefix_caching)
     found = [rule(facts) for rule in _RULES]
     return [symptom for symptom in found if symptom is not None]
+
+
+def find_other_symptoms(detail: Detail, point: Document) -> list[Symptom]:
+    """Returns the symptoms of a run of Ollama or of static batches, the gravest first.
+
+    Args:
+        detail: the run.
+        point: what was found at its load: its `ollama` or `static` part holds the server's own numbers.
+    """
+    facts = _Facts.of(detail, (), prefix_caching=True)
+    found = [rule(facts) for rule in (_errors("refused"), _errors("timed_out"))]
+    found += [_ollama_busy(facts, point), _ollama_loads(point), _ollama_slots(point), _static_waste(point)]
+    found += [rule(facts) for rule in (_bursts, _client_bound)]
+    return [symptom for symptom in found if symptom is not None]
+
+
+def _ollama_busy(facts: _Facts, point: Document) -> Symptom | None:
+    """Errors 503: Ollama's queue was full, as it is when a model has to be loaded first."""
+    count = facts.metrics.total.errors.get("rejected", 0)
+    if not count or "ollama" not in point:
+        return None
+    use, share = point["ollama"], count / facts.metrics.total.num_requests
+    values = {"count": count, "share": (share, "share"), "loads": use["loads"], "load": (use["load_s"], "s")}
+    return Symptom("ollama_busy", values | {"first": (use["first_503_s"], "s"), "last": (use["last_503_s"], "s")})
+
+
+def _ollama_loads(point: Document) -> Symptom | None:
+    """Some answers start very late: their model had to be loaded first."""
+    use = point.get("ollama")
+    if use is None or (use["wait_for_load"]["share"] or 0.0) < _PREEMPTED_SHARE:
+        return None
+    wait = use["wait_for_load"]
+    values = {"loads": use["loads"], "evictions": use["evictions"], "expired": use["expired"]}
+    return Symptom("ollama_loads", values | {"share": (wait["share"], "share"), "load": (use["load_s"], "s")})
+
+
+def _ollama_slots(point: Document) -> Symptom | None:
+    """One answer at a time: requests wait for a slot while the GPU serves another."""
+    use = point.get("ollama")
+    if use is None or (use["wait_for_slot"]["share"] or 0.0) < _SLOT_WAIT_SHARE:
+        return None
+    wait = use["wait_for_slot"]
+    values = {"slots": use["effective_parallel"], "rate": use["eval_tokens_per_s"], "p95": (wait["p95_ms"], "ms")}
+    return Symptom("ollama_slots", values | {"share": (wait["share"], "share")})
+
+
+def _static_waste(point: Document) -> Symptom | None:
+    """The next batch waits for the longest answer of this one, and short answers leave seats idle."""
+    use = point.get("static")
+    if use is None or (use["idle_seat_share"] or 0.0) < _IDLE_SEATS:
+        return None
+    values = {"idle": (use["idle_seat_share"], "share"), "padding": (use["padding_share"], "share")}
+    return Symptom("static_waste", values | {"waste": (use["kv_waste_share"], "share"), "size": use["mean_size"]})
 
 
 @dataclass(frozen=True, slots=True)

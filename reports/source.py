@@ -10,7 +10,7 @@ from typing import Any
 from reports.document import FORMAT, Document, build_document
 from reports.stored_run import read_json, read_run
 from sim.capacity import CapacityResult
-from sim.deployment import plan
+from sim.deployment import plan_server
 from sim.errors import UserError
 from sim.records import RunRecord
 from sim.results.folder import ResultFolder
@@ -52,7 +52,7 @@ class Source:
         cls, scenario: Scenario, result: CapacityResult, runs: Mapping[RunKey, RunRecord], name: str | None = None
     ) -> Source:
         """Returns a result that is still in memory, with the records of the runs that are to be shown in detail."""
-        document = build_document(scenario, plan(scenario), result)
+        document = build_document(scenario, plan_server(scenario), result)
         return cls(name or scenario.name, document, scenario, _runs=dict(runs))
 
     @classmethod

@@ -47,7 +47,7 @@ def one_two_five(most: int) -> tuple[int, ...]:
 
 def vllm_metrics(run: RunRecord, document: Document) -> Exposition:
     """Reads a run; the document names the model and the server's flags."""
-    model_len = int(document["server"]["flags"]["max_model_len"]["value"])
+    model_len = int(document["memory"]["max_model_len"])
     families: tuple[Gauge | Counter | Histogram, ...] = (
         *_scheduler(run),
         *_counters(run),
@@ -174,11 +174,15 @@ def _observed(name: str, text: str, buckets: Sequence[float], at_ns: list[int], 
 
 
 def _cache_config(document: Document) -> str:
-    flags, memory = document["server"]["flags"], document["memory"]
+    memory = document["memory"]
+
+    def flag(name: str) -> str:
+        return str(document["server"]["flags"].get(name, {"value": ""})["value"])
+
     known = {
-        "block_size": memory["block_size"], "cache_dtype": flags["kv_cache_dtype"]["value"],
-        "enable_prefix_caching": flags["enable_prefix_caching"]["value"], "engine": "0",
-        "gpu_memory_utilization": flags["gpu_memory_utilization"]["value"], "num_gpu_blocks": memory["num_gpu_blocks"],
+        "block_size": memory["block_size"], "cache_dtype": flag("kv_cache_dtype"),
+        "enable_prefix_caching": flag("enable_prefix_caching"), "engine": "0",
+        "gpu_memory_utilization": flag("gpu_memory_utilization"), "num_gpu_blocks": memory["num_gpu_blocks"],
     }  # fmt: skip
     return ",".join(f'{name}="{_quoted(str(value))}"' for name, value in known.items())
 

@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 def estimate_steps(source: Source) -> int | None:
     """Returns about how many engine steps the simulations would take; None when no records say."""
     detail = source.detail(source.shown_load)
-    if detail is None or source.document["binding_resource"] is None:
+    if detail is None or source.document["binding_resource"] is None or source.document["server"]["kind"] != "vllm":
         return None
     runs = MOST_CHANGES * (_RUNS_PER_CHANGE if source.document["search"] else len(source.document["seeds"]))
     return len(detail.run.steps.end_ns) * (runs + len(BLOCK_FACTORS) * _SENSITIVITY_SEEDS)
@@ -57,6 +57,8 @@ def simulate_what_if(
     scenario, document = source.scenario, source.document
     assert scenario is not None, "a what-if needs the scenario"
     tell = progress or (lambda _: None)
+    if scenario.server.kind != "vllm":
+        return _nothing(source)
     deployment = plan(scenario)
     world = _World(source, scenario, deployment, simulate, jobs)
     changes = []
@@ -64,13 +66,18 @@ def simulate_what_if(
         tell(", ".join(f"{key}={value}" for key, value in change.changes.items()))
         changes.append(_simulate_change(world, change))
     tell("num_gpu_blocks")
+    return _nothing(source) | {"changes": changes, "sensitivity": _sensitivity(world)}
+
+
+def _nothing(source: Source) -> Document:
+    """Returns what is known before anything is simulated; all there is for servers that are not vLLM."""
     return {
         "format": FORMAT,
-        "scenario_hash": document["scenario_hash"],
+        "scenario_hash": source.document["scenario_hash"],
         "load": source.shown_load,
-        "baseline": dict(document["supported_users"]),
-        "changes": changes,
-        "sensitivity": _sensitivity(world),
+        "baseline": dict(source.document["supported_users"]),
+        "changes": [],
+        "sensitivity": [],
     }
 
 

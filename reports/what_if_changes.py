@@ -34,7 +34,7 @@ class WhatIfChange:
 
 def changes_for(scenario: Scenario, deployment: Deployment, resource: str | None) -> list[WhatIfChange]:
     """Returns the changes to simulate, at most `MOST_CHANGES`: for what binds, and what is switched off."""
-    if resource is None:
+    if resource is None or scenario.server.kind != "vllm":
         return []
     wanted = ("chunked_prefill", "prefix_caching", *_FOR_RESOURCE.get(resource, ()))
     found = (_CHANGES[key](scenario, deployment) for key in wanted)

@@ -114,7 +114,7 @@ def binding_sentences(context: Context) -> list[str]:
 
 
 def _resource_values(context: Context, point: Document) -> dict[str, Any]:
-    words, flags = context.words, context.document["server"]["flags"]
+    words, ollama, static = context.words, point.get("ollama", {}), point.get("static", {})
     return {
         "queue": words.milliseconds(point["queue_ms"]["p95"]),
         "ttft": words.milliseconds(point["ttft_ms"]["p95"]),
@@ -122,15 +122,20 @@ def _resource_values(context: Context, point: Document) -> dict[str, Any]:
         "running": point["running"]["mean"],
         "waiting": point["waiting"]["mean"],
         "most_running": point["running"]["max"],
-        "seats": flags["max_num_seqs"]["value"],
-        "budget": words.count(flags["max_num_batched_tokens"]["value"]),
-        "longest": words.count(flags["max_model_len"]["value"]),
+        "seats": context.seats,
+        "budget": words.count(context.flag("max_num_batched_tokens") or context.flag("num_batch")),
+        "longest": words.count(context.document["memory"]["max_model_len"]),
         "kv_mean": words.share(point["kv"]["mean"]),
         "kv_max": words.share(point["kv"]["max"]),
         "busy": words.share(point["busy"]),
         "preemptions": point["preemptions_per_request"],
         "rejected": point["errors"].get("rejected", 0),
         "refused": point["errors"].get("refused", 0),
+        "slot_wait": words.milliseconds(ollama.get("wait_for_slot", {}).get("mean_ms")),
+        "load_wait": words.milliseconds(ollama.get("wait_for_load", {}).get("mean_ms")),
+        "loads": ollama.get("loads"),
+        "idle_seats": words.share(static.get("idle_seat_share")),
+        "kv_waste": words.share(static.get("kv_waste_share")),
     }
 
 
@@ -185,15 +190,15 @@ def _objective_limits(context: Context, point: Document) -> list[Limit]:
 
 
 def _server_limits(context: Context, point: Document) -> list[Limit]:
-    words, flags = context.words, context.document["server"]["flags"]
-    limits = []
-    seats, kv = flags["max_num_seqs"]["value"], point["kv"]["max"]
-    if point["running"]["max"] is not None:
+    words, limits = context.words, list[Limit]()
+    seats, kv = context.seats, point["kv"]["max"]
+    seated = "max_num_seqs" if context.kind == "vllm" else "seats"
+    if point["running"]["max"] is not None and seats:
         text = words("limit.of", value=words.number(point["running"]["max"]), limit=words.count(seats))
-        limits.append(Limit("max_num_seqs", words("limit.max_num_seqs"), point["running"]["max"] / seats, text))
+        limits.append(Limit("max_num_seqs", words(f"limit.{seated}"), point["running"]["max"] / seats, text))
     if kv is not None:
         limits.append(Limit("kv_blocks", words("limit.kv_blocks"), kv, words.share(kv)))
-    queue = flags["max_num_queued_reqs"]["value"]
+    queue = context.flag("max_num_queued_reqs") or context.flag("OLLAMA_MAX_QUEUE")
     if queue is not None and point["waiting"]["max"] is not None:
         inside = point["waiting"]["max"] + point["running"]["max"]
         text = words("limit.of", value=words.number(inside), limit=words.count(queue))
@@ -212,7 +217,7 @@ def _run_limits(context: Context) -> list[Limit]:
         text = words("limit.full_steps", share=words.share(full))
         limits.append(Limit("token_budget", words("limit.token_budget"), full, text))
     longest = max((each.num_prompt_tokens + each.num_output_tokens for each in run.requests), default=0)
-    model_len = context.document["server"]["flags"]["max_model_len"]["value"]
+    model_len = context.document["memory"]["max_model_len"]
     text = words("limit.of", value=words.count(longest), limit=words.count(model_len))
     limits.append(Limit("max_model_len", words("limit.max_model_len"), longest / model_len, text))
     return limits

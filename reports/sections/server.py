@@ -7,6 +7,7 @@ import numpy as np
 from reports.content import Block, Cell, Column, Section, Table, Value
 from reports.context import Context
 from reports.document import Document
+from reports.sections.other_servers import limit_tables
 
 _HOURS_PER_MONTH = 730.0
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -14,7 +15,7 @@ _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_si
 
 def server_section(context: Context) -> Section:
     """Builds the section on the server."""
-    blocks: list[Block] = [configuration_table(context), memory_table(context)]
+    blocks: list[Block] = [configuration_table(context), memory_table(context), *limit_tables(context)]
     if context.prices is not None:
         blocks.append(cost_table(context))
     return Section("server", context.words("section.server"), tuple(blocks))

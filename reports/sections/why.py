@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.content import Block, Finding, Findings, Paragraph, Section
 from reports.context import Context
-from reports.diagnosis import find_symptoms
+from reports.diagnosis import find_other_symptoms, find_symptoms
 from reports.sections.headline import binding_metric
 from reports.source import Detail
 
@@ -14,7 +14,7 @@ _OF_METRIC = {
     "itl": ("freeze", "stop_resume", "all_slower"),
     "tpot": ("freeze", "stop_resume", "all_slower"),
     "e2el": ("all_slower", "saturated", "stop_resume"),
-    "errors": ("never_fits", "refused", "rejected", "timed_out"),
+    "errors": ("never_fits", "refused", "rejected", "timed_out", "ollama_busy"),
     "preemptions": ("stop_resume",),
 }
 """Which symptoms explain what binds: they come first."""
@@ -39,8 +39,11 @@ def why_section(context: Context) -> Section:
 def findings_of(context: Context, detail: Detail) -> tuple[Finding, ...]:
     """Returns the symptoms of a run in words; T7."""
     words = context.words
-    caching = context.document["server"]["flags"]["enable_prefix_caching"]["value"]
-    symptoms = find_symptoms(detail, context.source.objectives, prefix_caching=bool(caching))
+    if context.kind == "vllm":
+        caching = bool(context.flag("enable_prefix_caching"))
+        symptoms = find_symptoms(detail, context.source.objectives, prefix_caching=caching)
+    else:
+        symptoms = find_other_symptoms(detail, context.source.point(detail.load) or {})
     metric = binding_metric(context)
     symptoms.sort(key=lambda symptom: not symptom.key.startswith(_OF_METRIC.get(metric, ())))
     return tuple(
