@@ -98,7 +98,12 @@ def plan_ollama(scenario: Scenario) -> OllamaDeployment:
     rules, gpu = rules_for(ollama.version), find_gpu(server.gpu)
     host = _host(gpu, server.num_gpus, ollama)
     wanted = ollama.models or (OllamaModel(model=ollama.model or server.model),)
-    plans = [_ModelPlan.of(scenario, item, gpu, host, rules) for item in wanted]
+    plans = []
+    for index, item in enumerate(wanted):
+        try:
+            plans.append(_ModelPlan.of(scenario, item, gpu, host, rules))
+        except UserError as error:
+            raise _at_model(error, ollama, index) from None
     models = tuple(plan.config() for plan in plans)
     return OllamaDeployment(
         rules=rules,
@@ -116,6 +121,15 @@ def plan_ollama(scenario: Scenario) -> OllamaDeployment:
         calibrated=all(plan.profile is not None and plan.profile.calibrated is True for plan in plans),
         warnings=tuple(text for plan in plans for text in plan.warnings(server.gpu)),
     )
+
+
+def _at_model(error: UserError, ollama: Ollama, index: int) -> UserError:
+    """Returns the error with the key of the model that it is about."""
+    message = str(error)
+    if not message.startswith("model "):
+        return error
+    key = f"ollama.models.{index}.model" if ollama.models else "ollama.model" if ollama.model else "model"
+    return UserError(f"{key}: {message}")
 
 
 def _host(gpu: Gpu, num_gpus: int, ollama: Ollama) -> Host:
@@ -141,10 +155,7 @@ class _ModelPlan:
     @classmethod
     def of(cls, scenario: Scenario, item: OllamaModel, gpu: Gpu, host: Host, rules: Rules) -> _ModelPlan:
         ollama = scenario.server.ollama
-        try:
-            spec, stated = find_gguf(scenario.locate(item.model))
-        except UserError as error:
-            raise UserError(f"ollama.model: {str(error).removeprefix('model: ')}") from None
+        spec, stated = find_gguf(scenario.locate(item.model))
         own = "mxfp4" if spec.quantization is not None else DEFAULT_WEIGHTS
         weights = item.weights or stated or ollama.weights or own
         name = item.profile or ollama.profile or ANALYTICAL

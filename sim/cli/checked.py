@@ -127,9 +127,10 @@ def _key_named(message: str) -> tuple[KeyPath | None, str]:
     """Splits `max_model_len: too long` into the key of the file and the rest."""
     from sim.scenario.server import Flags, Server
 
-    section = re.match(r"(ollama|static)\.(\w+): ", message)
+    section = re.match(r"((?:ollama|static)\.[\w.]+): ", message)
     if section is not None:
-        return ("server", section[1], section[2]), message[section.end() :]
+        parts = (int(part) if part.isdecimal() else part for part in section[1].split("."))
+        return ("server", *parts), message[section.end() :]
     match = re.match(r"(?:server\.)?(\w+)(: )?", message)
     word = match[1] if match else ""
     rest = message[match.end() :] if match and match[2] else message

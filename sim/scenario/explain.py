@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from sim.scenario.ollama import Ollama
 from sim.scenario.part import Part, known_keys
 from sim.scenario.problems import Path
 from sim.scenario.server import Flags, Server
@@ -131,10 +132,16 @@ def _hint(kind: str, given: Any) -> str:
 
 def _meant(key: str, model: type[BaseModel]) -> str:
     known = known_keys(model) if issubclass(model, Part) else list(model.model_fields)
+    if key.startswith("OLLAMA_"):  # as the environment has it
+        key = key.removeprefix("OLLAMA_").lower()
+        if key in known:
+            return f"did you mean '{key}'?"
     if model is Server and key not in known:
-        flags = difflib.get_close_matches(key.replace("-", "_"), [*known, *Flags.model_fields], n=1)
-        if flags and flags[0] not in known:
-            return f"did you mean 'flags.{flags[0]}'?"
+        inner = {name: f"ollama.{name}" for name in Ollama.model_fields}
+        inner |= {name: f"flags.{name}" for name in Flags.model_fields}
+        near = difflib.get_close_matches(key.replace("-", "_"), [*known, *inner], n=1)
+        if near and near[0] not in known:
+            return f"did you mean '{inner[near[0]]}'?"
     return suggestion(key, known, noun="keys")
 
 

@@ -44,8 +44,8 @@ def find_gguf(name: str) -> tuple[ModelSpec, str | None]:
     try:
         return _plain(find_model(text)), weights
     except UserError as error:
-        cause = str(error).partition("; ")[2]
-        raise UserError(f"model {name!r} not found: no model of the built-in table is called so; {cause}") from None
+        hint = str(error).partition("; ")[2]
+        raise UserError(f"model {name!r} not found: the built-in table has none so called; {hint}") from None
 
 
 def _spellings(text: str) -> list[str]:
