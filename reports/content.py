@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; `code` is the number under which planners know it (T1 to T11), where it has one."""
+    """A table; `code` is the number under which planners know it (T1 to T11), `wide` asks for a row of its own."""
 
     key: str
     title: str
@@ -47,6 +47,7 @@ class Table:
     rows: tuple[tuple[Value | Cell, ...], ...]
     note: str = ""
     code: str = ""
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,13 +71,16 @@ class Source:
         document = read_json(folder / "result.json")
         if document.get("format") != FORMAT:
             raise UserError(f"{folder / 'result.json'}: format {document.get('format')!r}; known: {FORMAT}")
+        stored_scenario = _stored_scenario(folder)
+        if scenario is not None and stored_scenario is not None:
+            scenario = stored_scenario.with_base_dir(scenario.resolve("."))  # as it was run, with its files found
         if scenario is not None and scenario_hash(scenario) != document["scenario_hash"]:
             raise UserError(f"--scenario: not the scenario that {folder} is of: name, values or files differ")
         what_if = folder / WHAT_IF_FILE
         stored = read_json(what_if) if what_if.is_file() else None
         if stored is not None and stored.get("scenario_hash") != document["scenario_hash"]:
             stored = None  # of an earlier run in the same folder
-        return cls(document["scenario"], document, scenario or _stored_scenario(folder), folder, stored)
+        return cls(document["scenario"], document, scenario or stored_scenario, folder, stored)
 
     @property
     def unit(self) -> str:

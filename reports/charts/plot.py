@@ -37,6 +37,8 @@ class _Plot:
         left = 22 + max((text_width(label, 11.5) for label in labels), default=0)
         xs = [x for series in chart.series for x in series.x]
         xs += [mark.value for mark in chart.marks if mark.axis == "x"]
+        if all(series.style == "dots" for series in chart.series) and chart.x.scale == "linear" and xs:
+            xs += [0.0, 1.08 * max(xs)]  # single points stand free
         return cls(chart, words, fit_range(xs, chart.x.scale, left, WIDTH - _RIGHT), y, left)
 
     def svg(self) -> str:

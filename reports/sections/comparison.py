@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from reports.content import Axis, Block, Cell, Chart, Column, Paragraph, Section, Series, Table, Value
 from reports.context import Context
+from reports.document import Document
 from reports.sections.server import num_gpus_of, output_cost
 from reports.sections.sweep import SLO_COLUMNS_S, slo_crossing, verdict
 
@@ -27,46 +28,59 @@ def comparison_section(contexts: Sequence[Context]) -> Section:
 
 
 def answer_table(contexts: Sequence[Context]) -> Table:
-    """Returns one row a run: the answer, its interval, the difference to the first with its uncertainty."""
+    """Returns a column a run: the answer, its interval, the difference to the first with its uncertainty, and more."""
     words, first = contexts[0].words, contexts[0]
-    rows = [_answer_row(first, context) for context in contexts]
-    columns = [
-        Column("run", words("column.run"), "text"), Column("value", words("column.supported")),
-        Column("unit", words("column.unit"), "text"),
-        Column("low", words("column.low")), Column("high", words("column.high")),
-        Column("difference", words("column.difference"), "text"), Column("binds", words("column.binds"), "text"),
-        Column("ttft_p95", f"{words('short.ttft')} p95", "number", "ms"),
-        Column("itl_p95", f"{words('short.itl')} p95", "number", "ms"),
-        Column("e2el_p95", f"{words('short.e2el')} p95", "number", "ms"),
-        Column("output_tokens", words("column.output_tokens"), "number", "tok/s"),
-        Column("kv_max", words("column.kv_max"), "share"), Column("hit_rate", words("column.hit_rate"), "share"),
-        Column("goodput", words("column.goodput"), "share"), Column("gpus", words("column.gpus"), "text"),
-        Column("calibrated", words("column.calibrated"), "text"),
-    ]  # fmt: skip
-    if first.prices is not None:
-        columns.append(Column("cost", words("column.cost_per_million"), "money", first.prices.currency))
-    shown = tuple(row[: len(columns)] for row in rows)
-    return Table("comparison", words("table.comparison"), tuple(columns), shown, words("comparison.note"), "T1")
+    found = [_answers(first, context) for context in contexts]
+    rows = tuple((title, *(each[title] for each in found)) for title in found[0])
+    columns = [Column("quantity", words("column.quantity"), "text")]
+    columns += [Column(f"run_{index}", context.source.name) for index, context in enumerate(contexts)]
+    return Table(
+        "comparison", words("table.comparison"), tuple(columns), rows, words("comparison.note"), "T1", wide=True
+    )
 
 
-def _answer_row(first: Context, context: Context) -> tuple[Value | Cell, ...]:
+def _answers(first: Context, context: Context) -> dict[str, Value | Cell]:
+    """Returns what the comparison says of one run, by title."""
     words, document, point = context.words, context.document, context.shown_point
     bounds, resource = document["supported_users"], document["binding_resource"]
     value: Value = bounds["value"]
     if value is None and point is not None:
         value = verdict(context, point)
-    measured: list[Value] = [None] * 7
+    found: dict[str, Value | Cell] = {
+        words("column.supported"): value,
+        words("column.unit"): context.load_title,
+        words("column.interval"): _interval(context),
+        words("column.difference"): difference(first, context),
+        words("column.binds"): words(f"resource.{resource}.name") if resource else "–",
+    }
     if point is not None:
-        measured = [point[f"{kind}_ms"]["p95"] for kind in ("ttft", "itl", "e2el")]
-        measured += [point["throughput"]["output_tokens_per_s"], point["kv"]["max"]]
-        measured += [point["prefix_hit_rate"], point["goodput"]]
+        found |= _measures(context, point)
     server = document["server"]
-    return (
-        context.source.name, value, context.load_title, bounds["low"], bounds["high"],
-        difference(first, context), words(f"resource.{resource}.name") if resource else "–", *measured,
-        f"{num_gpus_of(document)} × {server['gpu']}", words("word.yes" if document["calibrated"] else "word.no"),
-        Cell(output_cost(context), "money"),
-    )  # fmt: skip
+    found[words("column.gpus")] = f"{num_gpus_of(document)} × {server['gpu']}"
+    found[words("column.calibrated")] = words("word.yes" if document["calibrated"] else "word.no")
+    if first.prices is not None:
+        title = f"{words('column.cost_per_million')} ({first.prices.currency})"
+        found[title] = Cell(output_cost(context), "money")
+    return found
+
+
+def _measures(context: Context, point: Document) -> dict[str, Value | Cell]:
+    words = context.words
+    found: dict[str, Value | Cell] = {
+        f"{words(f'short.{kind}')} p95 (ms)": point[f"{kind}_ms"]["p95"] for kind in ("ttft", "itl", "e2el")
+    }
+    found[f"{words('column.output_tokens')} (tok/s)"] = point["throughput"]["output_tokens_per_s"]
+    for key, share in (("kv_max", point["kv"]["max"]), ("hit_rate", point["prefix_hit_rate"])):
+        found[words(f"column.{key}")] = Cell(share, "share")
+    found[words("column.goodput")] = Cell(point["goodput"], "share")
+    return found
+
+
+def _interval(context: Context) -> str:
+    words, bounds = context.words, context.document["supported_users"]
+    if None in (bounds["low"], bounds["high"]):
+        return "–"
+    return words("comparison.interval", low=words.number(bounds["low"]), high=words.number(bounds["high"]))
 
 
 def difference(first: Context, other: Context) -> str:
@@ -123,7 +137,7 @@ def settings_table(contexts: Sequence[Context]) -> Table | None:
         return None
     columns = [Column("setting", words("column.setting"), "flag")]
     columns += [Column(f"run_{index}", context.source.name, "flag") for index, context in enumerate(contexts)]
-    return Table("settings", words("table.settings"), tuple(columns), rows, code="T2")
+    return Table("settings", words("table.settings"), tuple(columns), rows, code="T2", wide=True)
 
 
 def _settings(context: Context) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ def sweep_section(context: Context, shown: str) -> Section | None:
     charts = (latency_chart(context, kind) for kind in kinds[:3])
     blocks: list[Block] = [chart for chart in charts if chart is not None]
     blocks += [goodput_chart(context), throughput_chart(context), users_by_slo(context)]
-    blocks.append(sweep_table(context))
+    blocks += sweep_tables(context)
     return Section("sweep", words("section.sweep"), tuple(blocks))
 
 
@@ -132,18 +133,13 @@ def slo_crossing(points: list[Document], bound_s: float) -> tuple[float | None, 
     return values[-1][0], None, None
 
 
-_T5: tuple[tuple[str, tuple[str, ...], Kind, str], ...] = (
+_Measure = tuple[str, tuple[str, ...], Kind, str]
+
+_SERVER: tuple[_Measure, ...] = (
     ("offered", ("throughput", "offered_requests_per_s"), "number", "req/s"),
     ("achieved", ("throughput", "requests_per_s"), "number", "req/s"),
     ("output_tokens", ("throughput", "output_tokens_per_s"), "number", "tok/s"),
     ("total_tokens", ("throughput", "total_tokens_per_s"), "number", "tok/s"),
-    *(
-        (f"{kind}_{q}", (f"{kind}_ms", q), "number", "ms")
-        for kind in ("ttft", "itl", "tpot", "e2el")
-        for q in ("mean", "p50", "p95", "p99")
-    ),
-    ("queue_mean", ("queue_ms", "mean"), "number", "ms"),
-    ("queue_p99", ("queue_ms", "p99"), "number", "ms"),
     ("running", ("running", "mean"), "number", ""),
     ("waiting", ("waiting", "mean"), "number", ""),
     ("kv_mean", ("kv", "mean"), "share", ""),
@@ -154,19 +150,48 @@ _T5: tuple[tuple[str, tuple[str, ...], Kind, str], ...] = (
     ("errors", ("errors", "share"), "share", ""),
     ("goodput", ("goodput",), "share", ""),
 )
+_LATENCIES: tuple[_Measure, ...] = (
+    *(
+        (f"{kind}_{q}", (f"{kind}_ms", q), "number", "ms")
+        for kind in ("ttft", "itl", "tpot", "e2el")
+        for q in ("mean", "p50", "p95", "p99")
+    ),
+    ("queue_mean", ("queue_ms", "mean"), "number", "ms"),
+    ("queue_p99", ("queue_ms", "p99"), "number", "ms"),
+)
 
 
-def sweep_table(context: Context) -> Table:
-    """Returns one row a load tried; T5."""
+def sweep_tables(context: Context) -> list[Table]:
+    """Returns one row a load tried, twice: throughput and the server, then the latencies; T5."""
     words = context.words
-    columns = [Column("load", context.load_title, "number")]
-    columns += [Column(key, _column_title(context, key), kind, unit) for key, _, kind, unit in _T5]
-    columns += [Column("seeds", words("column.seeds"), "count"), Column("verdict", words("column.verdict"), "text")]
-    rows = []
-    for point in context.document["points"]:
-        measured = [_reach(point, path, 0 if key == "rejected" else None) for key, path, _, _ in _T5]
-        rows.append((point["load"], *measured, len(point["seeds"]), verdict(context, point)))
-    return Table("sweep", words("table.sweep.title"), tuple(columns), tuple(rows), words("table.sweep.note"), "T5")
+    verdicts = [(len(point["seeds"]), verdict(context, point)) for point in context.document["points"]]
+    ends = (Column("seeds", words("column.seeds"), "count"), Column("verdict", words("column.verdict"), "text"))
+    return [
+        _sweep_table(context, "sweep", _SERVER, ends, verdicts),
+        _sweep_table(context, "sweep_latencies", _LATENCIES, (), [()] * len(verdicts)),
+    ]
+
+
+def _sweep_table(
+    context: Context,
+    key: str,
+    measures: tuple[_Measure, ...],
+    ends: tuple[Column, ...],
+    last: Sequence[tuple[Value, ...]],
+) -> Table:
+    words = context.words
+    columns = [Column("load", context.load_title)]
+    columns += [Column(name, _column_title(context, name), kind, unit) for name, _, kind, unit in measures]
+    rows = [
+        (
+            point["load"],
+            *(_reach(point, path, 0 if name == "rejected" else None) for name, path, _, _ in measures),
+            *more,
+        )
+        for point, more in zip(context.document["points"], last, strict=True)
+    ]
+    title, note = words(f"table.{key}.title"), words("table.sweep.note")
+    return Table(key, title, (*columns, *ends), tuple(rows), note, "T5")
 
 
 def verdict(context: Context, point: Document) -> str:

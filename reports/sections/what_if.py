@@ -91,18 +91,20 @@ def change_table(context: Context, what_if: Document) -> Table:
     for change in ranked:
         resource = change["binding_resource"]
         then = words(f"resource.{resource}.name") if resource else "–"
+        if change["status"] != "simulated" or change["value"] is None:
+            then = effect(context, change, what_if)
         share = gain(change, what_if) if change["value"] is not None and what_if["baseline"]["value"] else None
-        rows.append(
-            (change_title(context, change), change["value"], change["low"], change["high"], share, then,
-             effect(context, change, what_if), flags(change))
-        )  # fmt: skip
+        title = change_title(context, change)
+        rows.append((title, change["value"], change["low"], change["high"], share, then, flags(change)))
     columns = (
         Column("change", words("column.change"), "text"),
         Column("value", words("column.supported"), "number", context.load_title),
-        Column("low", words("column.low")), Column("high", words("column.high")),
-        Column("gain", words("column.gain"), "share"), Column("then", words("column.then_binds"), "text"),
-        Column("effect", words("column.effect"), "text"), Column("flags", words("column.flags"), "flag"),
-    )  # fmt: skip
+        Column("low", words("column.low")),
+        Column("high", words("column.high")),
+        Column("gain", words("column.gain"), "share"),
+        Column("then", words("column.then_binds"), "text"),
+        Column("flags", words("column.flags"), "flag"),
+    )
     return Table("what_if", words("table.what_if"), columns, tuple(rows), words("what_if.uncertainty"), "T8")
 
 

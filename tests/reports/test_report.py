@@ -106,7 +106,7 @@ def test_every_figure_has_its_run_its_unit_its_words_and_its_numbers(report: Rep
 
 
 def test_latencies_have_percentiles_beside_their_mean(report: Report) -> None:
-    sweep = next(table for table in report.tables() if table.key == "sweep")
+    sweep = next(table for table in report.tables() if table.key == "sweep_latencies")
     keys = {column.key for column in sweep.columns}
     for kind in ("ttft", "itl", "tpot", "e2el"):
         assert {f"{kind}_{statistic}" for statistic in ("mean", "p50", "p95", "p99")} <= keys
@@ -145,7 +145,10 @@ def test_json_has_numbers_and_no_locale() -> None:
     for lang in LANGUAGES:
         data = json.loads(sample.rendered(lang)["json"])
         sweep = next(
-            block for section in data["sections"] for block in section["blocks"] if block.get("key") == "sweep"
+            block
+            for section in data["sections"]
+            for block in section["blocks"]
+            if block.get("key") == "sweep_latencies"
         )
         column = [each["key"] for each in sweep["columns"]].index("ttft_p95")
         assert [row[column] for row in sweep["rows"]] == [p["ttft_ms"]["p95"] for p in source.document["points"]]

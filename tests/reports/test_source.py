@@ -136,6 +136,16 @@ def test_another_scenario_is_refused(stored: Path) -> None:
         Source.read(stored, other)
 
 
+def test_the_stored_scenario_is_run_again_with_the_files_of_the_one_given(stored: Path) -> None:
+    text = json.dumps(sample.scenario().model_dump(mode="json", by_alias=True))
+    (stored / "scenario.json").write_text(text)
+    other = sample.scenario().model_copy(update={"name": "other"}).with_base_dir(Path("elsewhere"))
+    found = Source.read(stored, other).scenario
+    (stored / "scenario.json").unlink()
+    assert found is not None
+    assert (found.name, found.resolve("x")) == ("small-office", Path("elsewhere/x"))
+
+
 def test_a_run_that_was_not_kept_is_said_with_the_loads_that_were(stored: Path) -> None:
     with pytest.raises(UserError, match=r"no run at load 7, seed 9 was kept; loads: 4, "):
         Source.read(stored).chosen_run(7, 9)
