@@ -40,7 +40,8 @@ def ollama_memory(deployment: OllamaDeployment) -> Document:
     total = deployment.host.total_bytes or deployment.host.ram_bytes
     everything = sum(each.gpu_bytes + each.ram_bytes for each in placements)
     tokens = first.num_parallel * first.num_ctx
-    product = f"{first.num_parallel} slots x {first.num_ctx:,} tokens = {tokens:,} tokens of context"
+    slots = "1 slot" if first.num_parallel == 1 else f"{first.num_parallel} slots"
+    product = f"{slots} x {first.num_ctx:,} tokens = {tokens:,} tokens of context"
     layers = f"{first.num_gpu_layers} of {first.num_layers} layers on the GPU"
     return {
         "total_gib": _number(total / GIB),

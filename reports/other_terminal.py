@@ -47,8 +47,8 @@ def _ollama(use: Document) -> list[str]:
     ]
     aborted = f", {_show(use['aborted_loads'])} aborted" if use["aborted_loads"] else ""
     lines.append(
-        f"  {_show(use['loads'])} loads ({_show(use['load_s'])} s of loading{aborted}), {_show(use['evictions'])} "
-        f"evictions, {_show(use['expired'])} unloaded by keep-alive"
+        f"  {_count(use['loads'], 'load')} ({_show(use['load_s'])} s of loading{aborted}), "
+        f"{_count(use['evictions'], 'eviction')}, {_show(use['expired'])} unloaded by keep-alive"
     )
     for name, wait in (("load", use["wait_for_load"]), ("slot", use["wait_for_slot"])):
         lines.append(
@@ -81,6 +81,10 @@ def _time(milliseconds: float | None) -> str:
     if milliseconds is None:
         return "-"
     return f"{milliseconds:.3g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.3g} s"
+
+
+def _count(number: float, thing: str) -> str:
+    return f"{_show(number)} {thing}{'' if number == 1 else 's'}"
 
 
 def _percent(share: float | None) -> str:

@@ -141,7 +141,7 @@ def place(options: Options, host: Host, rules: Rules) -> Placement:
     if layers < size.num_layers:
         notes += (
             f"{options.name}: {layers} of {size.num_layers} layers on the GPU, the rest in the host's memory: "
-            f"{ram_bytes / GIB:.1f} GiB are read there for every token, and throughput collapses",
+            f"{ram_bytes / GIB:.1f} GiB of weights and context are read at its speed, and throughput collapses",
         )
     elif options.kv_in_ram:
         notes += (f"{options.name}: its context of {size.context / GIB:.1f} GiB is in the host's memory",)
