@@ -243,3 +243,18 @@ def test_texts_of_the_scenario_are_escaped() -> None:
     report = build_report([source], EN)
     assert "<b>" not in render_html(report, EN)
     assert "\\<b>& \\|x\\|" in render_markdown(report, EN)
+
+
+def test_a_fitted_profile_shows_its_errors_and_its_coefficients() -> None:
+    changes = ["server.profile=qwen2.5-0.5b-l4", "server.model=Qwen/Qwen2.5-0.5B-Instruct", "server.gpu=l4",
+               "server.version='0.23'"]  # fmt: skip
+    scenario = open_loop_scenario("ttft.p95 <= 1s", changes=changes)
+    source = Source.of_result(scenario, find_capacity(scenario, Served(proportional(7.77))), {})
+    report = build_report([source], EN)
+    assert report.headline is not None
+    assert report.headline.calibrated
+    assert "fitted to a measured server" in report.headline.calibration
+    assert [table.key for table in report.tables() if table.code == "T9"] == ["calibration", "coefficients"]
+    errors = next(table for table in report.tables() if table.key == "calibration")
+    assert len(errors.rows) == len(source.document["step_times"]["errors"])
+    render_html(report, EN)
