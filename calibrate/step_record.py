@@ -26,6 +26,7 @@ class AddedRequest:
         num_prompt_tokens: tokens of its prompt.
         max_tokens: outputs at most.
         priority: lower first, under the policy `priority`.
+        arrival_ns: what the engine orders equal priorities by: when its front end got it, on another clock.
         after: schedules that came before it.
         hashes: content hashes of the prompt's full blocks, chained; None where they were not recorded.
     """
@@ -36,6 +37,7 @@ class AddedRequest:
     num_prompt_tokens: int
     max_tokens: int
     priority: int
+    arrival_ns: int
     after: int
     hashes: tuple[str, ...] | None
 

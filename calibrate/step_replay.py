@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrate.recorded_prompts import LeadingHits, RecordedPrompt, recorded_prompts
 from calibrate.recorded_engine import engine_configs
+from calibrate.recorded_prompts import LeadingHits, RecordedPrompt, recorded_prompts
 from calibrate.step_reader import read_steps
 from calibrate.step_record import RecordedStep, StepRecord, step_durations_ns
 from sim.core.request import Request, RequestStatus
@@ -189,9 +189,10 @@ class _Replay:
 
     def deliver(self, now_ns: int) -> None:
         self.abort_due(now_ns)
-        # While the engine works, requests are counted in by steps; an idle one is woken by the clock.
+        # While there is something to schedule, requests are counted in by steps; else the clock wakes the engine.
         is_busy = self.engine.scheduler.has_unfinished_requests()
-        while self.to_add and self.to_add[0].after <= self.index + 1 and (is_busy or self._wake_ns() <= now_ns):
+        by_ns = max(now_ns, self._in_flight_until_ns())
+        while self.to_add and self.to_add[0].after <= self.index + 1 and (is_busy or self._wake_ns() <= by_ns):
             self._add()
             self.abort_due(now_ns)
 
@@ -216,6 +217,12 @@ class _Replay:
     def _is_due(self, number: int) -> bool:
         return number < len(self.requests)
 
+    def _in_flight_until_ns(self) -> int:
+        """Returns when the step in flight ended for the real engine: it could schedule another until then."""
+        if not self.engine.batch_queue or self.num_done >= len(self.full_steps):
+            return 0
+        return (self.full_steps[self.num_done].output_ns or 0) - self.origin_ns
+
     def _wake_ns(self) -> int:
         """Returns when the real engine scheduled for the next request to come."""
         request = self.to_add[0]
@@ -230,7 +237,7 @@ class _Replay:
             added.number,
             prompt.segments,
             added.max_tokens,
-            added.time_ns,
+            added.arrival_ns,
             prompt.output_stream,
             eos_tokens=self.outputs_of.get(added.number),
             priority=added.priority,

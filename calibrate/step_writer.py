@@ -105,6 +105,7 @@ class StepWriter:
             "prompt": request.num_prompt_tokens,
             "max_tokens": request.max_tokens,
             "priority": request.priority,
+            "arrival": round(request.arrival_time, 9),
             "after": self._num_schedules,
             "hashes": _hex(hashes),
         }

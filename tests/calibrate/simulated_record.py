@@ -33,6 +33,7 @@ class _VllmRequest:
         self.num_prompt_tokens = request.num_prompt_tokens
         self.max_tokens = request.max_tokens
         self.priority = request.priority
+        self.arrival_time = request.arrival_time / 1e9
 
     @property
     def block_hashes(self) -> list[int]:

@@ -31,6 +31,7 @@ class _Engine:
             num_prompt_tokens=64,
             max_tokens=10,
             priority=0,
+            arrival_time=1.5,
             block_hashes=[number.to_bytes(32, "big"), b"\x01" * 32],
             num_computed_tokens=65,
             num_output_tokens=1,
