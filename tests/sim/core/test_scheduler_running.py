@@ -186,3 +186,24 @@ def test_equal_requests_can_preempt_each_other_for_ever():
         scheduler.update_from_output(in_flight.pop(0))
     assert [request.is_finished for request in requests] == [False, False, True, True, True]
     assert min(requests[0].num_preemptions, requests[1].num_preemptions) > 400
+
+
+def test_a_victim_already_scheduled_in_this_step_gives_back_its_budget_and_nobody_is_skipped():
+    scheduler = create_scheduler(
+        policy="priority",
+        block_size=4,
+        num_gpu_blocks=9,
+        max_num_seqs=3,
+        max_num_batched_tokens=6,
+        long_prefill_token_threshold=4,
+        scheduler_reserve_full_isl=False,
+    )
+    victim, short, long = create_request(0, 100, priority=5), create_request(1, 3), create_request(2, 60)
+    scheduler.add_request(victim)
+    step(scheduler)
+    add_requests(scheduler, [short, long])
+    assert [scheduled(step(scheduler)) for _ in range(3)] == [{0: 4, 1: 2}, {0: 4, 1: 1, 2: 1}, {0: 4, 1: 1, 2: 1}]
+    output = step(scheduler)  # the victim gets 4 and the last block; then `short` needs one
+    assert ids(output.preempted) == [0]
+    assert scheduled(output) == {1: 1, 2: 4}
+    assert output.new_blocks.keys() == {short, long}
