@@ -190,9 +190,10 @@ class _Replay:
     def deliver(self, now_ns: int) -> None:
         self.abort_due(now_ns)
         # While there is something to schedule, requests are counted in by steps; else the clock wakes the engine.
-        is_busy = self.engine.scheduler.has_unfinished_requests()
-        by_ns = max(now_ns, self._in_flight_until_ns())
-        while self.to_add and self.to_add[0].after <= self.index + 1 and (is_busy or self._wake_ns() <= by_ns):
+        while self.to_add and self.to_add[0].after <= self.index + 1:
+            is_busy = self.engine.scheduler.has_unfinished_requests()
+            if not is_busy and self._wake_ns() > now_ns and self._wake_ns() >= self._in_flight_until_ns():
+                break
             self._add()
             self.abort_due(now_ns)
 
