@@ -40,11 +40,7 @@ def _decisive(document: Document) -> list[Document]:
 
 
 def _ollama(use: Document) -> list[str]:
-    lines = [
-        f"  {model['name']}: {model['num_parallel']} {'slot' if model['num_parallel'] == 1 else 'slots'} x "
-        f"{model['num_ctx']:,} tokens, {_show(model['context_gib'])} GiB of context; {model['gpu_layers']} of {model['layers']} layers on the GPU, num_batch {model['num_batch']}"
-        for model in use["models"]
-    ]
+    lines = [_model(model) for model in use["models"]]
     aborted = f", {_show(use['aborted_loads'])} aborted" if use["aborted_loads"] else ""
     lines.append(
         f"  {_count(use['loads'], 'load')} ({_show(use['load_s'])} s of loading{aborted}), "
@@ -67,6 +63,14 @@ def _ollama(use: Document) -> list[str]:
             "shifts"
         )
     return lines
+
+
+def _model(model: Document) -> str:
+    context = (
+        f"{_count(model['num_parallel'], 'slot')} x {model['num_ctx']:,} tokens, {_show(model['context_gib'])} GiB"
+    )
+    layers = f"{model['gpu_layers']} of {model['layers']} layers on the GPU"
+    return f"  {model['name']}: {context} of context; {layers}, num_batch {model['num_batch']}"
 
 
 def _static(use: Document) -> list[str]:
