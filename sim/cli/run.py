@@ -43,6 +43,9 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep every run's records there.", show_default=False)
     ] = None,
+    as_report: Annotated[
+        bool, typer.Option("--report", help="Write an HTML report too, into --out or out/NAME.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
 ) -> None:
     """Simulate a scenario and print how many users the server supports, and why not more.
@@ -62,6 +65,8 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     except NoDataError as error:
         raise _placed(error, scenario, overrides, variant) from None
     _print(loaded, result, as_json=as_json, out=out)
+    if as_report and out is not None:
+        _write_report(loaded, out)
     if not result.supported:
         raise typer.Exit(1)
 
@@ -125,6 +130,7 @@ def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | 
     if out is not None:
         store = _folder(scenario, out)
         store.prepare()
+        store.write_scenario(json.dumps(scenario.model_dump(mode="json", by_alias=True), indent=2) + "\n")
     progress = Progress()
     try:
         return find_capacity(
@@ -158,6 +164,18 @@ def _print(scenario: Scenario, result: CapacityResult, *, as_json: bool, out: Pa
     if out is not None:
         _folder(scenario, out).write_result(text)
     typer.echo(text if as_json else render(document), nl=False)
+
+
+def _write_report(scenario: Scenario, out: Path) -> None:
+    from reports.html import render_html
+    from reports.model import build_report
+    from reports.source import Source
+    from reports.words import Words
+    from sim.results.storage import write_text
+
+    path, words = out / "report.html", Words.of("en")
+    write_text(path, render_html(build_report([Source.read(out, scenario)], words), words))
+    typer.echo(f"report: {path}", err=True)
 
 
 @dataclass

@@ -51,6 +51,14 @@ class ResultFolder:
         }
         write_run(self.path / name / f"seed-{seed}", run, about)
 
+    def write_scenario(self, text: str) -> None:
+        """Writes `scenario.json`: what was simulated, with all changes applied; a report needs it.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        write_text(self.path / "scenario.json", text)
+
     def write_result(self, text: str) -> None:
         """Writes `result.json`.
 
