@@ -31,6 +31,7 @@ class LiveRun:
         record: requests and token gaps, times in nanoseconds since the run's start; no steps.
         start_ns: the run's start on the client's monotonic clock.
         names: the request ids that were sent, in the order of the records.
+        gaps_ns: by request id, the gaps between its tokens.
         errors: what went wrong -> how often.
         stopped: why the run ended before its workload did, or None.
     """
@@ -38,6 +39,7 @@ class LiveRun:
     record: RunRecord
     start_ns: int = 0
     names: list[str] = field(default_factory=list)
+    gaps_ns: dict[str, list[int]] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     stopped: str | None = None
 
@@ -131,6 +133,9 @@ class _Run:
         self.num_ended = 0
         self.latest_ns = 0
 
+    def _name_of(self, request: ClientRequest) -> str:
+        return f"{self.name}-{request.request_id}"
+
     def now_ns(self) -> int:
         return self.client.clock_ns() - self.start_ns
 
@@ -201,7 +206,7 @@ class _Run:
             attempt=request.attempt,
         )
         self.live.record.requests.append(record)
-        self.live.names.append(f"{self.name}-{request.request_id}")
+        self.live.names.append(self._name_of(request))
         completion, error = Completion(), None
         try:
             async with asyncio.timeout(None if request.timeout_ns is None else request.timeout_ns / 1e9):
@@ -218,7 +223,7 @@ class _Run:
         await self.client.complete(
             self.text.prompt(request.prompt),
             request.output_tokens,
-            name=f"{self.name}-{request.request_id}",
+            name=self._name_of(request),
             priority=request.priority,
             want_token_ids=self.driver.want_answers,
             completion=completion,
@@ -233,6 +238,7 @@ class _Run:
         record.num_cached_tokens = completion.num_cached_tokens or 0
         if times:
             record.first_token_ns = times[0]
+        self.live.gaps_ns[self._name_of(request)] = [b - a for a, b in itertools.pairwise(times)]
         itl = self.live.record.itl
         for before, after in itertools.pairwise(times):
             itl.end_ns.append(after)

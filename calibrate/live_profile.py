@@ -1,69 +1,177 @@
-"""A profile from an observation: step times fitted to the engine's own record, errors from simulating the same phases.
+"""A profile from an observation.
 
-The terms add up (`overlap: 0`), which is what synchronous engines and CPUs do; `calibrate/fit.py` has the other forms.
-The fit is non-negative, on relative residuals, with outliers capped; it is scaled so that the sum of all steps is the
-measured one (pauses cut), since a server that is slow now and then is slow in the mean, not in the median.
+With the engine's own record, the step times are fitted to the steps (`fit_steps.py`), the client's latency is what was
+seen, and every phase is simulated to show the errors. Without one, the requests are fitted by simulation in the loop.
+
+A fit to steps is robust: it says what a step takes when nothing comes between. It is scaled so that all steps together
+take as long as they took (pauses cut): a server that is slow now and then is slow in the mean, not in the median.
 """
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrate.comparison import Latencies, predicted_latencies
+from calibrate.fit import FitOptions, fit, step_outcome, step_terms
+from calibrate.fit_steps import fit_steps
+from calibrate.fit_terms import STEP_TERMS, ModelForm
 from calibrate.live_latency import MeasuredLatency, measure_latency
-from calibrate.observe import Observation, PhaseResult
+from calibrate.observe import Observation, PhaseResult, requests_file
 from calibrate.recorded_engine import engine_configs
+from calibrate.replay_server import ServerChoice
 from calibrate.step_record import StepRecord, step_durations_ns
 from sim.api_server import AdmissionLimits, ApiServer
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run as run_engine
-from sim.engine.profile import ClientSide, ErrorTable, MeasuredError, Profile, ProfiledServer, ValidUpTo
+from sim.engine.profile import ClientSide, ErrorTable, MeasuredError, Profile
 from sim.engine.profile_terms import Covariance, Estimate, FittedStepTime
 from sim.engine.step_time import Batch, ClientLatency, StepTimeModel
 from sim.errors import UserError
 from sim.records import Outcome, RunRecord
+from sim.scenario.model import Flags, Server
 from sim.workload.client import Workload
 
-Floats = NDArray[np.float64]
-
-_LEAST_STEPS = 50
-_HUBER = 0.5  # relative residuals beyond this count as if they were this
 _PAUSE = 10.0  # a step that takes so many times longer than predicted was held up by something else
-_ROUNDS = 20
-_BOUNDARY = 1e-9
-# Coefficient of the profile, its unit in nanoseconds, and what it multiplies.
-_TERMS = (
-    ("floor_us", 1e3),
-    ("per_token_us", 1e3),
-    ("per_attention_pair_ns", 1.0),
-    ("per_decode_us", 1e3),
-    ("per_decode_context_token_ns", 1.0),
-    ("per_chunk_context_token_ns", 1.0),
-)
+_LEAST_STEPS = 50
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_OTHER_NAMES = {"policy": "scheduling_policy", "num_gpu_blocks": "num_gpu_blocks_override"}
 
 
 @dataclass(frozen=True, slots=True)
-class StepFit:
-    """Coefficients in the profile's units, their covariance, and how well they do.
+class LiveProfile:
+    """A profile of a live server, and the report on its fit."""
 
-    Attributes:
-        values: by the profile's names.
-        covariance: in the order of `values`; zero rows for those at the boundary.
-        num_steps: steps fitted to.
-        median_error_percent: median absolute relative residual.
-        largest: the largest values of a step in the data.
+    profile: Profile
+    report: list[str]
+
+
+def make_profile(
+    observation: Observation,
+    folder: Path,
+    *,
+    name: str,
+    model: str,
+    gpu: str,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LiveProfile:
+    """Returns the profile of an observed server.
+
+    Args:
+        observation: what was seen.
+        folder: where its requests were written.
+        name: of the profile.
+        model: as scenarios name it.
+        gpu: the GPU's name.
+        progress: told what a fit to requests is doing.
+
+    Raises:
+        UserError: there is too little to fit to, or (without a step record) the model is not known.
     """
+    source = f"headcount calibrate: {len(observation.phases)} phases, {observation.num_requests} requests"
+    if observation.steps is None:
+        options = FitOptions(name=name, source=source, leave_one_out=False)
+        return _from_requests(observation, folder, _seen_server(observation, model, gpu), options, progress)
+    return _from_steps(observation, observation.steps, FitOptions(name=name, source=source), model, gpu)
 
-    values: dict[str, float]
-    covariance: Floats
-    num_steps: int
-    median_error_percent: float
-    largest: ValidUpTo
+
+def _from_requests(
+    observation: Observation,
+    folder: Path,
+    server: ServerChoice,
+    options: FitOptions,
+    progress: Callable[[str], None],
+) -> LiveProfile:
+    """Fits to requests; what hits the prefix cache is left out, since the tables do not say what was shared."""
+    phases = [result.phase for result in observation.phases if result.live.num_finished]
+    files = [requests_file(folder, p) for p in phases if not any(r.prefix_tokens for r in p.requests)]
+    if not files:
+        raise UserError("no request was answered: there is nothing to fit to")
+    outcome = fit(files, server, options, progress)
+    return LiveProfile(outcome.profile, outcome.report)
+
+
+def _from_steps(observation: Observation, record: StepRecord, options: FitOptions, model: str, gpu: str) -> LiveProfile:
+    steps = steps_of(observation.phases, record)
+    if len(steps) < _LEAST_STEPS:
+        raise UserError(f"only {len(steps)} steps were recorded; a fit wants {_LEAST_STEPS}: send more requests")
+    server = _recorded_server(record, model, gpu)
+    form = ModelForm(graph_sizes=tuple(sorted(record.server.get("graph_sizes", ()))))
+    found = fit_steps(steps, step_terms(server, (*STEP_TERMS, "overlap"), steps), form)
+    outcome = step_outcome(found, server, options, [record.path])
+    profile = _scaled(outcome.profile, steps)
+    latency = measure_latency(observation.phases, record)
+    profile = profile.model_copy(update={"client_latency": _client_side(latency)})
+    tables = [table for result in observation.phases if (table := phase_errors(result, record, profile))]
+    profile = profile.model_copy(update={"errors": (*profile.errors, *tables)})
+    return LiveProfile(profile, outcome.report)
+
+
+def _scaled(profile: Profile, steps: Sequence[tuple[Batch, int]]) -> Profile:
+    """Returns the profile with all its step times longer or shorter by the factor that makes their sum the measured."""
+    model = profile.step_time_model(profile.server.async_scheduling)
+    predicted = np.array([model.step_time(batch) for batch, _ in steps], dtype=np.float64)
+    durations = np.array([duration for _, duration in steps], dtype=np.float64)
+    factor = float(np.minimum(durations, _PAUSE * predicted).sum() / predicted.sum())
+    step_time = profile.step_time
+    assert isinstance(step_time, FittedStepTime)
+    changed: dict[str, Any] = {}
+    for name in type(step_time).model_fields:
+        estimate = getattr(step_time, name)
+        if isinstance(estimate, Estimate) and name != "overlap":
+            stderr = None if estimate.stderr is None else factor * estimate.stderr
+            changed[name] = Estimate(value=factor * estimate.value, stderr=stderr, remark=estimate.remark)
+    if step_time.covariance is not None:
+        changed["covariance"] = _scaled_covariance(step_time.covariance, factor)
+    note = f"step times were scaled by {factor:.4f}, so that all steps together take as long as they took"
+    update = {"step_time": step_time.model_copy(update=changed), "notes": (*profile.notes, note)}
+    return profile.model_copy(update=update)
+
+
+def _scaled_covariance(covariance: Covariance, factor: float) -> Covariance:
+    factors = [1.0 if name == "overlap" else factor for name in covariance.names]
+    rows = tuple(
+        tuple(cell * factors[i] * factors[j] for j, cell in enumerate(row)) for i, row in enumerate(covariance.matrix)
+    )
+    return Covariance(names=covariance.names, matrix=rows)
+
+
+def _recorded_server(record: StepRecord, model: str, gpu: str) -> ServerChoice:
+    """Returns the server that a step record was made in, as a scenario describes it."""
+    known = record.server
+    flags = {_OTHER_NAMES.get(name, name): value for name, value in known.items()}
+    return ServerChoice(
+        Server(
+            version=_release(known.get("vllm")),
+            model=model,
+            gpu=gpu,
+            **{key: known[key] for key in _PARALLEL if key in known},
+            flags=Flags(**{name: value for name, value in flags.items() if name in Flags.model_fields}),
+        )
+    )
+
+
+def _seen_server(observation: Observation, model: str, gpu: str) -> ServerChoice:
+    """Returns the server as its pages describe it: release, longest request, KV blocks."""
+    metrics = observation.metrics
+    flags: dict[str, Any] = {"max_model_len": observation.model.max_model_len}
+    if metrics is not None:
+        flags |= {
+            "num_gpu_blocks_override": metrics.num_gpu_blocks,
+            "block_size": metrics.block_size,
+            "enable_prefix_caching": metrics.enable_prefix_caching,
+        }
+    if gpu == "cpu":
+        flags["async_scheduling"] = False  # the CPU platform turns it off
+    return ServerChoice(Server(version=_release(observation.version), model=model, gpu=gpu, flags=Flags(**flags)))
+
+
+def _release(version: Any) -> str:
+    return "0.32" if not version else str(version).removeprefix("v").split("+")[0]
 
 
 def steps_of(results: Sequence[PhaseResult], record: StepRecord) -> list[tuple[Batch, int]]:
@@ -75,147 +183,6 @@ def steps_of(results: Sequence[PhaseResult], record: StepRecord) -> list[tuple[B
         if inside and duration_ns is not None and step.numbers:
             found.append((step.batch(), duration_ns))
     return found
-
-
-def fit_steps(steps: Sequence[tuple[Batch, int]]) -> StepFit:
-    """Fits the terms to steps of known duration.
-
-    Raises:
-        UserError: there are too few steps.
-    """
-    if len(steps) < _LEAST_STEPS:
-        raise UserError(
-            f"only {len(steps)} steps were recorded; a fit wants {_LEAST_STEPS} at least: send more requests"
-        )
-    terms = np.array([_row(batch) for batch, _ in steps], dtype=np.float64)
-    durations = np.array([duration for _, duration in steps], dtype=np.float64)
-    values = _robust_non_negative(terms, durations)
-    predicted = terms @ values
-    values *= np.minimum(durations, _PAUSE * predicted).sum() / predicted.sum()
-    residuals = (terms @ values - durations) / durations
-    units = np.array([unit for _, unit in _TERMS])
-    batches = [batch for batch, _ in steps]
-    return StepFit(
-        values={name: float(value / unit) for (name, unit), value in zip(_TERMS, values, strict=True)},
-        covariance=_covariance(terms, durations, values, residuals) / np.outer(units, units),
-        num_steps=len(steps),
-        median_error_percent=float(100 * np.median(np.abs(residuals))),
-        largest=ValidUpTo(
-            num_tokens=max(batch.num_tokens for batch in batches),
-            num_requests=max(batch.num_requests for batch in batches),
-            attention_pairs=max(batch.attention_pairs for batch in batches) or None,
-            decode_context=max(batch.decode_context for batch in batches) or None,
-            chunk_context=max(batch.chunk_context for batch in batches) or None,
-        ),
-    )
-
-
-def _row(batch: Batch) -> tuple[float, ...]:
-    pairs, decodes = batch.attention_pairs, batch.num_decodes
-    return (1, batch.num_tokens, pairs, decodes, batch.decode_context, batch.chunk_context)
-
-
-def _robust_non_negative(terms: Floats, durations: Floats) -> Floats:
-    """Returns the non-negative coefficients with the smallest Huber loss of the relative residuals."""
-    from scipy.optimize import nnls
-
-    relative = terms / durations[:, None]
-    scale = np.where(relative.max(axis=0) > 0, relative.max(axis=0), 1.0)
-    weights = np.ones(len(durations))
-    values = np.zeros(terms.shape[1])
-    for _ in range(_ROUNDS):
-        root = np.sqrt(weights)
-        before = values
-        values = nnls(relative / scale * root[:, None], root)[0] / scale
-        residuals = np.abs(relative @ values - 1)
-        weights = np.minimum(1.0, _HUBER / np.maximum(residuals, 1e-12))
-        if np.allclose(values, before, rtol=1e-6):
-            break
-    return np.asarray(values)
-
-
-def _covariance(terms: Floats, durations: Floats, values: Floats, residuals: Floats) -> Floats:
-    """Returns the least-squares covariance of the coefficients above zero; the others have none."""
-    relative = terms / durations[:, None]
-    free = np.flatnonzero(values * np.abs(relative).mean(axis=0) > _BOUNDARY)
-    covariance = np.zeros((len(values), len(values)))
-    if len(free):
-        capped = np.clip(residuals, -_HUBER, _HUBER)
-        variance = (capped**2).sum() / max(1, len(durations) - len(free))
-        part = relative[:, free]
-        covariance[np.ix_(free, free)] = variance * np.linalg.pinv(part.T @ part)
-    return covariance
-
-
-def make_profile(observation: Observation, name: str, model: str, gpu: str) -> Profile:
-    """Returns the profile of an observed server.
-
-    Args:
-        observation: with a step record.
-        name: of the profile.
-        model: as scenarios name it.
-        gpu: the GPU's name.
-
-    Raises:
-        UserError: there is no step record, or it has too few steps.
-    """
-    record = observation.steps
-    if record is None:
-        raise UserError(
-            "no step record: start the server with the recorder and give its file with --steps, or fit the requests "
-            "that were written with headcount fit"
-        )
-    fit = fit_steps(steps_of(observation.phases, record))
-    latency = measure_latency(observation.phases, record)
-    step_time = _step_time(fit)
-    profile = Profile(
-        format=1,
-        name=name,
-        description=f"Calibrated live at {observation.base_url}.",
-        calibrated="prior",  # until its errors are known
-        date=datetime.datetime.now(tz=datetime.UTC).date(),
-        source=f"headcount calibrate: {len(observation.phases)} phases, {observation.num_requests} requests",
-        data=(f"{fit.num_steps} recorded steps, median residual {fit.median_error_percent:.1f} %",),
-        server=_server(observation, record, model, gpu),
-        step_time=step_time,
-        valid_up_to=fit.largest,
-        client_latency=_client_side(latency),
-    )
-    errors = [table for result in observation.phases if (table := phase_errors(result, record, profile))]
-    if not errors:
-        raise UserError("no phase was answered in full: there is nothing to compare the profile with")
-    return profile.model_copy(update={"calibrated": True, "errors": tuple(errors)})
-
-
-def _step_time(fit: StepFit) -> FittedStepTime:
-    estimates = {
-        name: Estimate(
-            value=round(value, 6),
-            stderr=round(float(np.sqrt(fit.covariance[i, i])), 6) if value else None,
-            remark=None if value else "at boundary",
-        )
-        for i, (name, value) in enumerate(fit.values.items())
-    }
-    matrix = tuple(tuple(float(f"{cell:.6g}") for cell in row) for row in fit.covariance)
-    covariance = Covariance(names=tuple(fit.values), matrix=matrix)
-    return FittedStepTime.model_validate(
-        {"kind": "fitted", "overlap": Estimate(value=0.0), "covariance": covariance, **estimates}
-    )
-
-
-def _server(observation: Observation, record: StepRecord, model: str, gpu: str) -> ProfiledServer:
-    server = record.server
-    flags = {key: server[key] for key in ("max_num_seqs", "max_num_batched_tokens", "dtype", "enforce_eager")}
-    return ProfiledServer(
-        model=model,
-        gpu=gpu,
-        vllm_version=str(server.get("vllm") or observation.version),
-        tensor_parallel_size=server["tensor_parallel_size"],
-        pipeline_parallel_size=server["pipeline_parallel_size"],
-        data_parallel_size=server["data_parallel_size"],
-        async_scheduling=server["async_scheduling"],
-        flags=flags,
-    )
 
 
 def _client_side(latency: MeasuredLatency) -> ClientSide:

@@ -136,8 +136,8 @@ async def _send_all(
         limit_s = max(_LEAST_PHASE_S, allowed_s - (time.monotonic() - began))
         result = await _send(client, phase, budget, limit_s, report)
         observation.phases.append(result)
-        if result.live.record.requests:
-            write_requests_csv(result.live, folder / f"requests-{phase.name}.csv")
+        if result.live.num_finished:
+            write_requests(result.live, phase, requests_file(folder, phase))
         if result.live.stopped is not None:
             observation.stopped = result.live.stopped
             return
@@ -173,17 +173,32 @@ def collect_steps(source: Path, copy: Path) -> StepRecord:
     return read_steps(source)
 
 
-def write_requests_csv(live: LiveRun, path: Path) -> None:
-    """Writes the answered requests of a run as the table that `headcount replay` reads."""
-    lines = ["arrival_s,send_s,input_tokens,output_tokens,ttft_s,e2el_s,request_id"]
-    for name, request in zip(live.names, live.record.requests, strict=True):
-        if request.outcome is Outcome.FINISHED and request.num_output_tokens:
-            ttft_ns, e2el_ns = request.first_token_ns - request.sent_ns, request.finish_ns - request.sent_ns
-            lines.append(
-                f"{request.queued_ns / 1e9:.6f},{request.sent_ns / 1e9:.6f},{request.num_prompt_tokens},"
-                f"{request.num_output_tokens},{ttft_ns / 1e9:.6f},{e2el_ns / 1e9:.6f},{name}"
-            )
-    write_whole(path, "\n".join(lines) + "\n")
+def requests_file(folder: Path, phase: Phase) -> Path:
+    """Returns where a phase's requests are written."""
+    return folder / f"requests-{phase.name}.json"
+
+
+def write_requests(live: LiveRun, phase: Phase, path: Path) -> None:
+    """Writes the answered requests of a run as `vllm bench serve --save-detailed` does: what `headcount fit` and
+    `headcount replay` read, with the client's cap and every gap between tokens. Times are seconds."""
+    kept = [
+        (name, r)
+        for name, r in zip(live.names, live.record.requests, strict=True)
+        if r.outcome is Outcome.FINISHED and r.num_output_tokens
+    ]
+    document = {
+        "max_concurrency": phase.max_concurrency,
+        "duration": live.record.end_ns / 1e9,
+        "completed": len(kept),
+        "request_ids": [name for name, _ in kept],
+        "start_times": [round(r.sent_ns / 1e9, 6) for _, r in kept],
+        "input_lens": [r.num_prompt_tokens for _, r in kept],
+        "output_lens": [r.num_output_tokens for _, r in kept],
+        "ttfts": [round((r.first_token_ns - r.sent_ns) / 1e9, 6) for _, r in kept],
+        "itls": [[round(gap_ns / 1e9, 6) for gap_ns in live.gaps_ns[name]] for name, _ in kept],
+        "errors": [""] * len(kept),
+    }
+    write_whole(path, json.dumps(document) + "\n")
 
 
 def _write_observation(observation: Observation, path: Path) -> None:

@@ -139,7 +139,7 @@ class _Reader:
                 num_prompt_tokens=event["prompt"],
                 max_tokens=event["max_tokens"],
                 priority=event.get("priority", 0),
-                arrival_ns=_ns(event.get("arrival", event["t"])),
+                arrival_ns=_ns(event["arrival"] if "arrival" in event else event["t"]),
                 after=len(self.record.steps) if self.is_old else event["after"],
                 hashes=None if hashes is None else tuple(hashes),
             )

@@ -96,17 +96,28 @@ def _observe(base_url: str, model: str | None, limits: Limits, out: Path, steps:
 
 def _write_profile(observation: Observation, name: str | None, gpu: str, out: Path) -> None:
     from calibrate.live_profile import make_profile
-    from calibrate.live_report import report_profile
+    from calibrate.live_report import calibration_report
     from sim.engine.profile import save_profile
 
     if observation.stopped is not None:
         typer.echo(f"stopped early: {observation.stopped}; what was found is used", err=True)
     served = observation.model
     model = served.root or served.name
-    profile = make_profile(observation, name or _profile_name(served.name, gpu), model, gpu)
+    line = ProgressLine()
+    try:
+        made = make_profile(
+            observation,
+            out,
+            name=name or _profile_name(served.name, gpu),
+            model=model,
+            gpu=gpu,
+            progress=line.report,
+        )
+    finally:
+        line.clear()
     path = out / "profile.yaml"
-    save_profile(profile, path)
-    typer.echo(report_profile(profile, observation))
+    save_profile(made.profile, path)
+    typer.echo(calibration_report(made, observation))
     typer.echo(f"profile written to {path}", err=True)
 
 

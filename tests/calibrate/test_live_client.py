@@ -179,9 +179,9 @@ def test_an_observation_keeps_every_phase_and_stays_within_its_limits(tmp_path: 
     assert observation.stopped == "the number of requests is used up" or observation.stopped is None
     assert observation.metrics is not None
     assert observation.metrics.num_gpu_blocks == 99
-    files = sorted(path.name for path in tmp_path.glob("requests-*.csv"))
-    assert "requests-single.csv" in files
-    assert "requests-saturated.csv" in files
+    files = sorted(path.name for path in tmp_path.glob("requests-*.json"))
+    assert "requests-single.json" in files
+    assert "requests-saturated.json" in files
     assert (tmp_path / "observation.json").exists()
     single = observation.phases[0]
     assert single.counters["output_tokens"] == sum(r.num_output_tokens for r in single.live.record.requests)
@@ -193,7 +193,7 @@ def test_a_server_that_dies_in_the_middle_leaves_what_was_seen(tmp_path: Path) -
     assert observation.stopped is not None
     assert "failed in a row" in observation.stopped
     assert observation.phases[0].live.num_finished == len(observation.phases[0].phase.requests)
-    assert (tmp_path / "requests-single.csv").exists()
+    assert (tmp_path / "requests-single.json").exists()
 
 
 def test_a_server_that_answers_nothing_is_said_before_anything_is_written(tmp_path: Path) -> None:

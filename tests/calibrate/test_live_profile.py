@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,15 @@ from typer.testing import CliRunner
 from calibrate.http_client import ServedModel
 from calibrate.live_driver import LiveRun
 from calibrate.live_latency import measure_latency
-from calibrate.live_profile import fit_steps, make_profile, phase_errors, steps_of
-from calibrate.live_report import report_profile
-from calibrate.observe import Observation, PhaseResult
+from calibrate.live_profile import make_profile, phase_errors, steps_of
+from calibrate.live_report import calibration_report
+from calibrate.observe import Observation, PhaseResult, collect_steps, requests_file, write_requests
 from calibrate.plan import Phase, PlannedRequest
 from calibrate.step_reader import read_steps
 from calibrate.step_record import StepRecord
 from sim.cli.calibrate import calibrate
 from sim.core.request import Request
 from sim.engine.profile import load_profile, save_profile
-from sim.engine.step_time import Batch
 from sim.errors import UserError
 from sim.records import Outcome, RequestRecord, RunRecord
 from tests.calibrate.fake_server import FakeServer
@@ -34,57 +32,12 @@ MS = 1_000_000
 SEND_NS, SEE_NS = 3 * MS, 2 * MS  # what the client waits for besides the engine
 
 
-def _random_steps(rng: random.Random, count: int, noise: float) -> list[tuple[Batch, int]]:
-    steps = []
-    for _ in range(count):
-        decodes = [rng.randint(1, 2_000) for _ in range(rng.randint(0, 30))]
-        chunks = [(rng.randint(2, 500), rng.choice([0, 512])) for _ in range(rng.choice([0, 0, 1, 2]))]
-        batch = Batch.of(decodes, chunks or ([] if decodes else [(5, 0)]))
-        us = 9_000 + 700 * batch.num_tokens + 0.02 * batch.attention_pairs + 400 * batch.num_decodes
-        us += 0.3 * batch.decode_context + 0.1 * batch.chunk_context
-        steps.append((batch, round(1_000 * us * rng.uniform(1 - noise, 1 + noise))))
-    return steps
-
-
-def test_the_fit_finds_the_cost_that_made_the_steps() -> None:
-    fit = fit_steps(_random_steps(random.Random(1), 600, noise=0.02))
-    assert fit.values == {
-        "floor_us": pytest.approx(9_000, rel=0.03),
-        "per_token_us": pytest.approx(700, rel=0.03),
-        "per_attention_pair_ns": pytest.approx(20, rel=0.3),
-        "per_decode_us": pytest.approx(400, rel=0.1),
-        "per_decode_context_token_ns": pytest.approx(300, rel=0.1),
-        "per_chunk_context_token_ns": pytest.approx(100, abs=300),
-    }
-    assert fit.median_error_percent < 2
-    truth = [9_000, 700, 20, 400, 300, 100]
-    for i, (value, true) in enumerate(zip(fit.values.values(), truth, strict=True)):
-        assert abs(value - true) < 5 * fit.covariance[i, i] ** 0.5
-
-
-def test_a_slow_moment_does_not_bend_the_fit_and_is_in_the_sum() -> None:
-    steps = _random_steps(random.Random(2), 600, noise=0.02)
-    slow = [(batch, duration * 6) if i % 50 == 0 else (batch, duration) for i, (batch, duration) in enumerate(steps)]
-    plain, bent = fit_steps(steps), fit_steps(slow)
-    ratio = sum(duration for _, duration in slow) / sum(duration for _, duration in steps)
-    assert bent.values["per_token_us"] == pytest.approx(ratio * plain.values["per_token_us"], rel=0.1)
-
-
-def test_a_term_the_steps_do_not_show_is_at_its_boundary() -> None:
-    steps = [(Batch.of([100 + i]), 5 * MS) for i in range(60)]
-    assert fit_steps(steps).values["per_attention_pair_ns"] == 0
-
-
-def test_too_few_steps_are_said_so() -> None:
-    with pytest.raises(UserError, match="only 10 steps were recorded; a fit wants 50"):
-        fit_steps(_random_steps(random.Random(3), 10, 0.0))
-
-
 @pytest.fixture
 def observed(tmp_path: Path) -> Observation:
     """One phase of single requests, as a client saw it whose requests take 3 ms to come and tokens 2 ms to be seen."""
     requests = tuple(PlannedRequest(10 + 7 * i, 8) for i in range(12))
-    arrivals = [Arrival(i * 60_000, Request(i, ((i, r.own_tokens),), 8, i, 100 + i)) for i, r in enumerate(requests)]
+    prompts = [((i, request.own_tokens),) for i, request in enumerate(requests)]
+    arrivals = [Arrival(10_000 + i * 60_000, Request(i, p, 8, i, 100 + i)) for i, p in enumerate(prompts)]
     path = tmp_path / "steps.jsonl"
     simulation = RecordedSimulation(path, arrivals, max_num_batched_tokens=256)
     record = _described(read_steps(path))
@@ -148,7 +101,8 @@ def test_clocks_of_two_machines_give_no_latency(observed: Observation) -> None:
 def test_a_profile_of_a_simulated_server_predicts_it(observed: Observation, tmp_path: Path) -> None:
     assert observed.steps is not None
     assert len(steps_of(observed.phases, observed.steps)) == 12 * 8
-    profile = make_profile(observed, "toy", "tiny", "cpu")
+    made = make_profile(observed, tmp_path, name="toy", model="tiny", gpu="cpu")
+    profile = made.profile
     save_profile(profile, tmp_path / "profile.yaml")
     read_back = load_profile(tmp_path / "profile.yaml")
     assert read_back == profile
@@ -157,15 +111,55 @@ def test_a_profile_of_a_simulated_server_predicts_it(observed: Observation, tmp_
     errors = {(row.metric, row.statistic): row.error_percent for row in table.rows}
     assert errors["tpot_ms", "p50"] == pytest.approx(0, abs=2)
     assert errors["ttft_ms", "p50"] == pytest.approx(0, abs=3)
-    text = report_profile(profile, observed)
+    text = calibration_report(made, observed)
     assert "floor_us" in text
-    assert "at boundary" in text
+    assert "request_ms 3" in text
+    assert "note: recording took" in text
 
 
-def test_without_a_step_record_there_is_no_profile(observed: Observation) -> None:
-    observed.steps = None
-    with pytest.raises(UserError, match="no step record: start the server with the recorder"):
-        make_profile(observed, "toy", "tiny", "cpu")
+def test_steps_that_are_slow_now_and_then_are_slow_in_the_mean(observed: Observation, tmp_path: Path) -> None:
+    """Every eighth step takes three times as long: the profile's steps take as long in all."""
+    assert observed.steps is not None
+    steps = observed.steps.steps
+    for i in range(0, len(steps), 8):
+        assert steps[i].end_ns is not None
+        later = steps[i].end_ns + 2 * (steps[i].end_ns - steps[i].schedule_ns)
+        steps[i] = replace(steps[i], end_ns=later)
+    observed.steps.server["async_scheduling"] = False
+    pairs = steps_of(observed.phases, observed.steps)
+    profile = make_profile(observed, tmp_path, name="toy", model="tiny", gpu="cpu").profile
+    model = profile.step_time_model(async_scheduling=False)
+    predicted = sum(model.step_time(batch) for batch, _ in pairs)
+    assert predicted == pytest.approx(sum(duration for _, duration in pairs), rel=0.02)
+    assert any("scaled by" in note for note in profile.notes)
+
+
+def test_too_few_steps_are_said_so(observed: Observation, tmp_path: Path) -> None:
+    assert observed.steps is not None
+    observed.steps.steps = observed.steps.steps[:10]
+    with pytest.raises(UserError, match="only 10 steps were recorded; a fit wants 50"):
+        make_profile(observed, tmp_path, name="toy", model="tiny", gpu="cpu")
+
+
+def test_without_a_step_record_the_requests_are_fitted(observed: Observation, tmp_path: Path) -> None:
+    result = observed.phases[0]
+    live = result.live
+    live.gaps_ns = {name: [2 * MS] * 7 for name in live.names}
+    write_requests(live, result.phase, requests_file(tmp_path, result.phase))
+    observed.steps, observed.version = None, "0.32.0"
+    observed.model = ServedModel("tiny", 1_024)
+    made = make_profile(observed, tmp_path, name="toy", model="Qwen/Qwen3-0.6B", gpu="h100")
+    assert made.profile.errors
+    assert made.profile.server.vllm_version == "0.32.0"
+    with pytest.raises(UserError, match="tiny"):
+        make_profile(observed, tmp_path, name="toy", model="tiny", gpu="h100")
+
+
+def test_a_record_is_collected_once_the_recorder_has_written_it(tmp_path: Path) -> None:
+    RecordedSimulation(tmp_path / "steps.jsonl", [Arrival(0, Request(0, ((0, 9),), 3, 0, 1))])
+    record = collect_steps(tmp_path / "steps.jsonl", tmp_path / "kept" / "copy.jsonl")
+    assert len(record.steps) == 3
+    assert (tmp_path / "kept" / "copy.jsonl").read_bytes() == (tmp_path / "steps.jsonl").read_bytes()
 
 
 def _invoke(*arguments: str) -> Any:
@@ -180,8 +174,8 @@ def test_requests_without_a_record_are_kept_and_no_profile_is_written(tmp_path: 
             "--base-url", server.base_url, "--out", str(tmp_path), "--max-concurrency", "2", "--max-time", "5"
         )
     assert isinstance(result.exception, UserError)
-    assert "no step record" in str(result.exception)
-    assert (tmp_path / "requests-single.csv").exists()
+    assert "tiny" in str(result.exception)  # a fit to requests needs the model's shape
+    assert (tmp_path / "requests-single.json").exists()
     assert not (tmp_path / "profile.yaml").exists()
 
 
@@ -192,7 +186,7 @@ def test_a_step_file_that_is_missing_is_said_and_the_requests_are_kept(tmp_path:
             "--steps", str(tmp_path / "none.jsonl"),
         )  # fmt: skip
     assert "no such file; was the server started with the recorder?" in str(result.exception)
-    assert (tmp_path / "requests-saturated.csv").exists()
+    assert (tmp_path / "requests-saturated.json").exists()
     assert not (tmp_path / "profile.yaml").exists()
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,10 +104,10 @@ def calibrated(live: Live) -> Path:
     began = time.monotonic()
     result = _invoke(
         calibrate, "--base-url", live.server.base_url, "--steps", str(live.steps), "--out", str(out),
-        "--max-concurrency", "12", "--max-time", "200", "--max-requests", "400",
+        "--max-concurrency", "12", "--max-time", "150", "--max-requests", "400",
     )  # fmt: skip
     seconds = time.monotonic() - began
-    print(f"\n{result.stdout}\ncalibrated in {seconds:.0f} s")
+    _say(f"\n{result.stdout}\ncalibrated in {seconds:.0f} s")
     assert result.exit_code == 0, result.output
     assert seconds < 300
     return out / "profile.yaml"
@@ -130,17 +131,28 @@ def _check(live: Live, scenario: Path) -> dict[str, Any]:
     assert result.exit_code in (0, 1), result.output
     assert plot.stat().st_size > 10_000
     document: dict[str, Any] = json.loads(result.stdout)
-    _print_table(document)
+    _show(document)
     return document
 
 
-def _print_table(document: dict[str, Any]) -> None:
-    print(f"\n{document['scenario']}: {'PASS' if document['passed'] else 'FAIL'} by the strict bar: median error "
-          f"{document['median_error_percent']:.1f} %, spread {document['median_spread_percent']:.1f} %, allowed "
-          f"{document['allowed_percent']:.1f} % {document['reasons']} {document['warnings']}")  # fmt: skip
+def _say(text: str) -> None:
+    """Shows a result: with -s at once, else when the test fails."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _show(document: dict[str, Any]) -> None:
+    _say(
+        f"\n{document['scenario']}: {'PASS' if document['passed'] else 'FAIL'} by the strict bar: median error "
+        f"{document['median_error_percent']:.1f} %, spread {document['median_spread_percent']:.1f} %, allowed "
+        f"{document['allowed_percent']:.1f} % {document['reasons'] or ''}"
+    )
     for row in document["rows"]:
-        print(f"  {row['metric']:<20}{row['statistic'] or '':<6}", row["live"], row["simulated"],
-              f"error {row['error_percent']} spread {row['spread_percent']}")  # fmt: skip
+        numbers = [*row["live"], row["simulated"], row["error_percent"], row["spread_percent"]]
+        cells = "".join(f"{'–' if number is None else f'{number:.4g}':>12}" for number in numbers)
+        _say(f"  {row['metric']:<20}{row['statistic'] or '':<6}{cells}")
+    for warning in document["warnings"]:
+        _say(f"  note: {warning}")
 
 
 def _row(document: dict[str, Any], metric: str) -> dict[str, Any]:
@@ -178,11 +190,13 @@ def test_the_steps_of_the_whole_session_are_replayed_exactly(live: Live, calibra
     record = collect_steps(live.steps, live.folder / "steps.jsonl")
     for reference in (False, True):
         comparison = compare_steps(record, reference=reference)
-        print(f"\n{comparison.num_equal_steps} of {comparison.num_steps} steps equal, {comparison.num_on_time} on time, "
-              f"{comparison.num_requests} requests, {comparison.num_preemptions} preemptions")  # fmt: skip
+        _say(
+            f"\n{comparison.num_equal_steps} of {comparison.num_steps} steps equal, {comparison.num_on_time} on time, "
+            f"{comparison.num_requests} requests, {comparison.num_preemptions} preemptions"
+        )
         assert comparison.difference is None
         assert comparison.num_equal_steps == comparison.num_on_time == comparison.num_steps > 500
     busy_s = sum(duration for _, duration in record.durations()) / 1e9
     assert record.recorder_s is not None
-    print(f"recording took {100 * record.recorder_s / busy_s:.3f} % of the steps' time")
+    _say(f"recording took {100 * record.recorder_s / busy_s:.3f} % of the steps' time")
     assert record.recorder_s < 0.02 * busy_s
