@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +129,23 @@ def test_a_client_that_loses_patience_gives_up_its_request_alone() -> None:
     outcomes = [request.outcome for request in live.record.requests]
     assert outcomes.count(Outcome.TIMED_OUT) == 1
     assert outcomes.count(Outcome.FINISHED) == 5
+
+
+def test_ctrl_c_ends_a_run_at_once_and_keeps_what_came() -> None:
+    with FakeServer(lambda number: "hang" if number >= 3 else "ok") as server:
+
+        def press() -> None:
+            while len(server.bodies) < 5:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        keyboard = threading.Thread(target=press)
+        keyboard.start()
+        live = _drive(server)
+        keyboard.join()
+    assert live.stopped == "interrupted"
+    assert live.num_finished == 3
+    assert len(server.bodies) == 5
 
 
 def test_answers_shorter_than_asked_for_are_said() -> None:
