@@ -130,7 +130,8 @@ def fit_ollama(
     numbers, remarks = _fit(fitted, num_batch)
     way = [each.load + each.rest for each in usable if each.load < _LOADED_NS]
     loads = [each.load for each in responses if each.load >= _LOADED_NS]
-    tables = [("the responses of the fit", False, fitted), ("every fifth response", True, left_out)]
+    tables = (("the responses of the fit", False, fitted), ("every fifth response", True, left_out))
+    way_ms = float(np.percentile(way, 25)) / 1e6 if way else 0.0
     return OllamaProfile(
         format=1,
         kind="ollama",
@@ -142,7 +143,7 @@ def fit_ollama(
         server=server,
         step_time=FittedStepTime.model_validate({"kind": "fitted", **_estimates(numbers, remarks)}),
         load=LoadCost(load_ms=Estimate(value=_round(median(loads) / 1e6))) if loads else None,
-        client_latency=ClientSide(request_ms=Estimate(value=_round(float(np.percentile(way, 25)) / 1e6 if way else 0))),
+        client_latency=ClientSide(request_ms=Estimate(value=_round(way_ms))),
         errors=tuple(_errors(run, held_out, each, numbers, num_batch) for run, held_out, each in tables if each),
         notes=tuple(_notes(usable, loads)),
     )

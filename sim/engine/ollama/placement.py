@@ -118,6 +118,11 @@ class Placement:
     notes: tuple[str, ...] = ()
 
     @property
+    def options(self) -> tuple[int, int, int, int]:
+        """What requests may ask for differently: another value needs another load (sched.go: needsReload)."""
+        return self.num_parallel, self.num_ctx, self.num_batch, self.num_gpu_layers
+
+    @property
     def gpu_share(self) -> float:
         """Share of the layers on the GPU."""
         return self.num_gpu_layers / self.num_layers
@@ -138,7 +143,7 @@ def place(options: Options, host: Host, rules: Rules) -> Placement:
     ram_bytes = size.file * (1 - on_gpu) + size.context * (1 - kv_on_gpu)
     if ram_bytes > host.ram_bytes or gpu_bytes > host.total_bytes:
         raise _does_not_fit(options, host, size, asked=f"{parallel} slots of {num_ctx:,} tokens")
-    if layers < size.num_layers:
+    if host.num_gpus and layers < size.num_layers:
         notes += (
             f"{options.name}: {layers} of {size.num_layers} layers on the GPU, the rest in the host's memory: "
             f"{ram_bytes / GIB:.1f} GiB of weights and context are read at its speed, and throughput collapses",
@@ -198,6 +203,8 @@ def _context(options: Options, host: Host, rules: Rules) -> tuple[int, int, tupl
     num_ctx = options.num_ctx or min(
         rules.automatic_context(host.total_bytes), options.spec.max_position_embeddings
     )  # fmt: skip
+    if parallel == 0 and rules.num_parallel:
+        parallel = 1  # since 0.10 there is no automatic number
     if parallel == 0:  # automatic: several slots where they fit, else one
         parallel = rules.automatic_parallel
         if _Size.of(options, parallel, num_ctx).whole > host.total_bytes:

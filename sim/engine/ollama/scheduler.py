@@ -155,7 +155,7 @@ class Scheduler:
         """Takes a request, unless the queue is full: then it is answered 503."""
         model = self.models[request.model_id]
         loaded = self.loaded.get(model.path)
-        if self.queue_rule == "source" and loaded is not None and loaded.model_id == request.model_id:
+        if self.queue_rule == "source" and loaded is not None and not self._needs_reload(loaded, request):
             if loaded.is_ready:
                 self._hand_over(loaded, request, now_ns)
                 return True
@@ -240,7 +240,7 @@ class Scheduler:
                     return
                 self._evict(self._victim(), "room", now_ns)
                 return
-            if loaded.model_id != request.model_id:
+            if self._needs_reload(loaded, request):
                 self._evict(loaded, "options", now_ns)
                 return
             if not loaded.is_ready:
@@ -284,9 +284,14 @@ class Scheduler:
             return tuple(range(len(free)))
         return None
 
+    def _needs_reload(self, loaded: Loaded, request: OllamaRequest) -> bool:
+        """Whether a request asks for the file with other options than it was loaded with."""
+        return loaded.model.placement.options != self.models[request.model_id].placement.options
+
     def _hand_over(self, loaded: Loaded, request: OllamaRequest, now_ns: int) -> None:
         loaded.ref_count += 1
         loaded.expires_ns = None
+        loaded.keep_alive_ns = self.models[request.model_id].keep_alive_ns  # that of the last request
         self._loaded_of[request] = loaded
         loaded.runner.submit(request, now_ns)
 

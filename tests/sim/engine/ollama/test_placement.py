@@ -85,6 +85,11 @@ def test_embedding_models_and_some_families_get_one_slot() -> None:
     )
 
 
+def test_zero_slots_are_one_since_there_is_no_automatic_number() -> None:
+    assert placed(num_parallel=0).num_parallel == 1
+    assert placed(num_parallel=0, rules=rules_for("0.9.6")).num_parallel == 2
+
+
 # ---- num_batch ----
 
 

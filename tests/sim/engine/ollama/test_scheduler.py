@@ -183,6 +183,15 @@ def test_other_options_reload_the_model() -> None:
     assert [answers(run)[i].load_duration for i in range(1, 6)] == [VRAM_RECOVERY_NS + 2 * S] * 5
 
 
+def test_another_keep_alive_is_no_reason_to_reload() -> None:
+    """Two clients of one file who differ in keep_alive alone: the last one's counts."""
+    models = [model("long", path="file", keep_alive_ms=None), model("short", path="file", keep_alive_ms=1000)]
+    run = serve([ask(0, 0), ask(1, 1, at_ms=5000), ask(2, 0, at_ms=60_000)], models)
+    assert run.ollama is not None
+    assert [unload[1:] for unload in run.ollama.unloads] == [(6100 * MS, "keep_alive")]
+    assert [answers(run)[i].load_duration // MS for i in range(3)] == [0, 0, 2000]
+
+
 # ---- keep-alive ----
 
 
