@@ -133,14 +133,25 @@ async def _send_all(
     began, allowed_s = time.monotonic(), 0.0
     for phase, share_s in zip(plan, time_shares(list(plan), limits.max_time_s), strict=True):
         allowed_s += share_s
-        limit_s = max(_LEAST_PHASE_S, allowed_s - (time.monotonic() - began))
-        result = await _send(client, phase, budget, limit_s, report)
+        spent_s = time.monotonic() - began
+        if spent_s > limits.max_time_s and phase.band != "saturated":
+            continue  # the server is slow; what is left of the plan matters less than the burst
+        limit_s = max(_LEAST_PHASE_S, allowed_s - spent_s)
+        rate = _tokens_per_s(observation.phases[-1]) if observation.phases else None
+        result = await _send(client, phase.within(limit_s, rate), budget, limit_s, report)
         observation.phases.append(result)
         if result.live.num_finished:
             write_requests(result.live, phase, requests_file(folder, phase))
         if result.live.stopped is not None:
             observation.stopped = result.live.stopped
             return
+
+
+def _tokens_per_s(result: PhaseResult) -> float | None:
+    """Returns the prompt and output tokens a second of a phase."""
+    run = result.live.record
+    tokens = sum(r.num_prompt_tokens + r.num_output_tokens for r in run.requests if r.outcome is Outcome.FINISHED)
+    return 1e9 * tokens / run.end_ns if tokens and run.end_ns else None
 
 
 async def _send(client: HttpClient, phase: Phase, budget: Budget, limit_s: float, report: Report) -> PhaseResult:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -23,6 +23,7 @@ _FIRST_PREFIX_STREAM = 1 << 50
 _LONGEST_SINGLE = 16_384
 _USUAL_PROMPT = 1_024
 _USUAL_ANSWER = 96
+_LEAST_BURST = 8
 _TURNS_PER_SEAT = 3  # requests a seat of a closed loop serves: start and end are a third of it
 
 
@@ -58,6 +59,28 @@ class Phase:
     requests: tuple[PlannedRequest, ...]
     max_concurrency: int
     weight: float = 1.0
+
+    @property
+    def is_burst(self) -> bool:
+        """Whether all requests are sent at once."""
+        return self.max_concurrency >= len(self.requests)
+
+    def within(self, limit_s: float, tokens_per_s: float | None) -> Phase:
+        """Returns the phase; of a burst, which cannot be cut short once sent, as much as the time is likely to allow.
+
+        Args:
+            limit_s: the time.
+            tokens_per_s: prompt and output tokens a second of the phase before; None: unknown.
+        """
+        if not self.is_burst or tokens_per_s is None:
+            return self
+        tokens, kept = 0, 0
+        for request in self.requests:
+            tokens += request.num_tokens
+            if tokens > limit_s * tokens_per_s and kept >= _LEAST_BURST:
+                break
+            kept += 1
+        return replace(self, requests=self.requests[:kept], max_concurrency=kept)
 
     def workload(self) -> Workload:
         """Returns a fresh workload of these requests: the same for the live server and for the simulation."""

@@ -251,6 +251,24 @@ def test_every_planned_request_fits_the_server(max_model_len: int, max_concurren
     assert sum(time_shares(plan, 100.0)) == pytest.approx(100.0)
 
 
+def test_a_burst_is_cut_to_what_the_time_allows() -> None:
+    (burst,) = [phase for phase in make_plan(2_048, 32) if phase.is_burst and len(phase.requests) > 1]
+    total = sum(request.num_tokens for request in burst.requests)
+    assert burst.within(60, None) is burst
+    assert len(burst.within(60, total).requests) == 64
+    half = burst.within(60, total / 120)
+    assert 20 < len(half.requests) < 44
+    assert half.is_burst
+    assert len(burst.within(0.1, 1.0).requests) == 8
+
+
+def test_a_slow_server_is_not_sent_the_whole_plan(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        observation = _observe(server, tmp_path, max_time_s=0.01)
+    assert [result.phase.band for result in observation.phases].count("saturated") == 1
+    assert len(observation.phases) < 5
+
+
 def test_a_plan_has_the_same_requests_every_time() -> None:
     first, second = (list(itertools.chain(*(p.requests for p in make_plan(2_048, 8)))) for _ in range(2))
     assert first == second

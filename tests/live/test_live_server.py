@@ -104,7 +104,7 @@ def calibrated(live: Live) -> Path:
     began = time.monotonic()
     result = _invoke(
         calibrate, "--base-url", live.server.base_url, "--steps", str(live.steps), "--out", str(out),
-        "--max-concurrency", "12", "--max-time", "150", "--max-requests", "400",
+        "--max-concurrency", "12", "--max-time", "140", "--max-requests", "400",
     )  # fmt: skip
     seconds = time.monotonic() - began
     _say(f"\n{result.stdout}\ncalibrated in {seconds:.0f} s")
