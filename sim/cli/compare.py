@@ -11,6 +11,7 @@ import typer
 from sim.cli.run import Progress, at_one_load, run_overrides
 
 _DEFAULT_KINDS = "ollama,vllm,static"
+INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
 def compare(  # noqa: PLR0917 - typer calls it, by name
@@ -37,11 +38,13 @@ def compare(  # noqa: PLR0917 - typer calls it, by name
     """Put the same requests to several kinds of server, and print how many users each supports.
 
     Settings of each kind are in the scenario's server: flags for vllm, and the sections ollama and static. Exits with
-    0 when every kind supports some load (a search) or the one load, 1 when not all do, 2 on bad input.
+    0 when every kind supports some load (a search) or the one load, 1 when not all do, 2 on bad input, 130 after
+    Ctrl-C.
     """
     from joblib import cpu_count
 
     from reports.kinds import build_comparison, render_comparison
+    from sim.capacity import SearchInterruptedError
     from sim.capacity.kinds import compare_kinds
     from sim.cli.checked import load_checked
     from sim.simulate import simulate
@@ -52,6 +55,9 @@ def compare(  # noqa: PLR0917 - typer calls it, by name
     progress = Progress()
     try:
         found = compare_kinds(loaded, chosen, simulate, jobs=jobs or cpu_count(), progress=progress.report)
+    except (SearchInterruptedError, KeyboardInterrupt):
+        typer.echo("interrupted: nothing is compared yet", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         progress.clear()
     document = build_comparison(found)

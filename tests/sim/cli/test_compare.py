@@ -127,6 +127,17 @@ def test_the_same_bytes_each_time(scenario: Path) -> None:
     assert first.stdout_bytes == second.stdout_bytes
 
 
+def test_ctrl_c_is_one_line(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sim.simulate.simulate", interrupt)
+    result = invoke(compare, scenario)
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert result.stderr == "interrupted: nothing is compared yet\n"
+
+
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
