@@ -60,6 +60,12 @@ async def spot_check(
             done.append(await _send(_Sending(scenario, deployment, client, budget, report), name))
             if done[-1].live.stopped is not None:
                 break
+    return _checked(scenario, endpoint, done, simulated, warnings)
+
+
+def _checked(
+    scenario: Scenario, endpoint: Endpoint, done: list[Repeat], simulated: RunRecord, warnings: list[str]
+) -> SpotCheck:
     finished = sum(repeat.live.num_finished for repeat in done)
     if not finished:
         first = next((error for repeat in done for error in repeat.live.errors), "none was sent")
