@@ -55,6 +55,8 @@ class Meter:
             "per_chunk_context_token_ns": c.chunk_context_ns * batch.chunk_context,
             "per_request_us": c.request_ns * batch.num_requests,
         }
+        if c.mixed_decode_context_ns and batch.num_prefill_tokens:
+            parts["per_mixed_decode_context_token_ns"] = c.mixed_decode_context_ns * batch.decode_context
         base = max(0.0, total - sum(parts.values()))
         # In the region where tokens cost nothing yet, the whole base is the floor's.
         work = c.token_ns * -(-batch.num_tokens // c.tile) * c.tile

@@ -16,7 +16,7 @@ import numpy as np
 from calibrate.comparison import Comparison
 from calibrate.fit_cases import Case, evaluate, model_of
 from calibrate.fit_meter import Meter, largest_of, shares_of
-from calibrate.fit_search import Floats, Prior, Solution, covariance, search
+from calibrate.fit_search import Cloud, Floats, Prior, Solution, covariance, descend, refine, start_cloud
 from calibrate.fit_terms import ModelForm, Term
 
 Progress = Callable[[str], None]
@@ -86,10 +86,10 @@ class _Simulations:
     def values(self, x: Floats) -> dict[str, float]:
         return {term.key: float(share * term.start) for term, share in zip(self.terms, x, strict=True)}
 
-    def residuals(self, points: Sequence[Floats], chosen: Sequence[int]) -> list[Floats]:
+    def residuals(self, points: Sequence[Floats], chosen: Sequence[int]) -> list[dict[int, Floats]]:
         wanted = {(i, x.tobytes()): (i, x) for x in points for i in chosen if (i, x.tobytes()) not in self.known}
         self.known |= dict(zip(wanted, self._run(list(wanted.values())), strict=True))
-        return [np.concatenate([self.known[i, x.tobytes()] for i in chosen]) for x in points]
+        return [{i: self.known[i, x.tobytes()] for i in chosen} for x in points]
 
     def _run(self, jobs: list[tuple[int, Floats]]) -> list[Floats]:
         if self.jobs == 1 or len(jobs) == 1:
@@ -122,39 +122,42 @@ def fit_requests(
     full = _Simulations(cases, terms, form, jobs)
     short = _Simulations([case.shortened(_SHARE) for case in cases], terms, form, jobs)
     everything = list(range(len(cases)))
-    solution = _solve(full, short, everything, "all runs", progress)
+    near = _descend(short, everything, progress)
+    cloud = start_cloud(near)
+    solution = _refine(full, everything, cloud, near.x, _told(progress, "all runs"))
     left_out: dict[int, Solution] = {}
     if leave_one_out and len(cases) > 1:
         for i in everything:
             others = [j for j in everything if j != i]
-            left_out[i] = _solve(full, short, others, f"without {cases[i].name}", progress)
+            away = Cloud(cloud.scale, list(cloud.points), list(cloud.found))
+            left_out[i] = _refine(full, others, away, near.x, _told(progress, f"without {cases[i].name}"))
     return _result(full, solution, left_out, len(full.known) + len(short.known))
 
 
-def _solve(full: _Simulations, short: _Simulations, chosen: Sequence[int], title: str, progress: Progress) -> Solution:
-    """Searches with the runs' beginnings first, from the start of the terms, then with the whole runs."""
-    terms = full.terms
-    start = np.ones(len(terms))
-    shortened = any(short.cases[i] is not full.cases[i] for i in chosen)
-    for simulations, stage in ((short, "beginnings"), (full, "whole runs")):
-        if simulations is short and not shortened:
-            continue
-        solution = search(
-            lambda points, simulations=simulations: simulations.residuals(points, chosen),  # type: ignore[misc]
-            start,
-            _prior(terms),
-            np.array([term.most for term in terms]),
-            max_jacobians=3 if simulations is short or not shortened else 2,
-            report=lambda points, cost, stage=stage: progress(  # type: ignore[misc]
-                f"{title}, {stage}: {points} points, cost {cost:.4g}"
-            ),
-        )
-        start = solution.x
-    return solution
+def _descend(short: _Simulations, chosen: Sequence[int], progress: Progress) -> Solution:
+    """Comes near the minimum with the beginnings of the runs, from the start of the terms."""
+    return descend(
+        lambda points: [np.concatenate(list(each.values())) for each in short.residuals(points, chosen)],
+        np.ones(len(short.terms)),
+        _prior(short.terms),
+        report=_told(progress, "first search"),
+    )
+
+
+def _refine(
+    full: _Simulations, chosen: Sequence[int], cloud: Cloud, center: Floats, report: Callable[[int, float], None]
+) -> Solution:
+    return refine(full.residuals, chosen, cloud, _prior(full.terms), center=center, report=report)
+
+
+def _told(progress: Progress, title: str) -> Callable[[int, float], None]:
+    return lambda points, cost: progress(f"{title}: {points} points, cost {cost:.4g}")
 
 
 def _prior(terms: Sequence[Term]) -> Prior:
-    return Prior(np.ones(len(terms)), np.array([term.spread for term in terms]))
+    return Prior(
+        np.ones(len(terms)), np.array([term.spread for term in terms]), np.array([term.most for term in terms])
+    )
 
 
 def _result(

@@ -24,8 +24,8 @@ _UNIT = 0.05
 """Relative residual beyond which a step counts less and less."""
 
 _LEAST_STEPS = 30
-_PRIOR_STEPS = 4.0
-"""The prior weighs as much as this many steps of residual `_UNIT`."""
+_PRIOR_STEPS = 0.01
+"""The prior weighs as much as this many steps of residual `_UNIT`: it decides only what no step speaks of."""
 
 Bools = NDArray[np.bool_]
 
@@ -113,6 +113,7 @@ class StepData:
             + 1e3 * term("per_request_us") * self.requests
             + 1e3 * term("mixed_graph_us") * self.mixed_graph
             + 1e3 * term("mixed_eager_us") * self.mixed_eager
+            + term("per_mixed_decode_context_token_ns") * self.decode_context * (self.mixed_graph | self.mixed_eager)
         )
         return np.asarray(device + 1e3 * (term("host_us") + term("host_per_request_us") * self.requests))
 
@@ -213,12 +214,35 @@ def _solve(data: StepData, terms: Sequence[Term], form: ModelForm, weight: Float
         relative = np.log(np.maximum(data.predicted_ns(_values(terms, x), form), 1.0) / data.duration_ns) / _UNIT
         return np.concatenate([root * relative, np.sqrt(_PRIOR_STEPS) * (x - prior.mean) / prior.sigma])
 
-    upper = np.array([term.most for term in terms])
-    start = np.minimum(np.ones(len(terms)), 0.999 * upper)
-    found = least_squares(residuals, start, bounds=(0.0, upper), loss="soft_l1", x_scale=prior.sigma)
+    found = min(
+        (
+            least_squares(residuals, start, bounds=(0.0, prior.upper), loss="soft_l1", x_scale=prior.sigma)
+            for start in _starts(data, terms, prior)
+        ),
+        key=lambda each: float(each.cost),
+    )
     x = np.where(found.x < 1e-6, 0.0, found.x)
     rows = len(data)
-    return x, _jacobian(residuals, x, upper)[:rows], residuals(x)[:rows]
+    return x, _jacobian(residuals, x, prior.upper)[:rows], residuals(x)[:rows]
+
+
+def _starts(data: StepData, terms: Sequence[Term], prior: Prior) -> list[Floats]:
+    """Returns where to begin: as the terms say, and where computing fills the steps with the most tokens.
+
+    Of two terms of which only the larger counts, the smaller one has no slope: from one side alone the search may never
+    see the other.
+    """
+    start = np.minimum(np.ones(len(terms)), 0.999 * prior.upper)
+    starts = [start]
+    keys = [term.key for term in terms]
+    if "per_token_us" in keys:
+        most = np.argsort(data.tokens)[-max(1, len(data) // 20) :]
+        full = float(np.median(data.duration_ns[most] / data.tokens[most])) / 1e3
+        place = keys.index("per_token_us")
+        busy = start.copy()
+        busy[place] = 0.8 * full / terms[place].start
+        starts.append(busy)
+    return starts
 
 
 def _jacobian(residuals: object, x: Floats, upper: Floats) -> Floats:
@@ -247,7 +271,9 @@ def _uncertainty(jacobian: Floats, residuals: Floats, terms: Sequence[Term], poi
 
 
 def _prior(terms: Sequence[Term]) -> Prior:
-    return Prior(np.ones(len(terms)), np.array([term.spread for term in terms]))
+    return Prior(
+        np.ones(len(terms)), np.array([term.spread for term in terms]), np.array([term.most for term in terms])
+    )
 
 
 def _rows(data: StepData, chosen: Bools) -> StepData:

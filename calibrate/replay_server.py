@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,8 @@ def _unknown(file: Path, key: str) -> None:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else "flags have the names of `vllm serve`, with underscores"
     text = file.read_text(encoding="utf-8").splitlines()
-    line = next((i for i, each in enumerate(text, 1) if key in each), 1)
-    column = text[line - 1].find(key) + 1 if text else 1
+    places = (
+        (i, found.start() + 1) for i, each in enumerate(text, 1) if (found := re.search(rf"\b{re.escape(key)}\b", each))
+    )
+    line, column = next(places, (1, 1))
     raise UserError(f"{file}:{line}:{column}: {key}: unknown key; {hint}")

@@ -22,8 +22,8 @@ def read_bench_result(path: Path) -> MeasuredRun:
     Raises:
         UserError: it is not such a result, or has no details.
     """
-    requests = read_vllm_bench(path)  # checks what both of us need
     file = JsonFile(path, _EXPECTS)
+    requests = read_vllm_bench(path)  # checks what both need
     num_requests = len(file.column("start_times"))
     errors = file.root.get("errors") or [""] * num_requests
     kept = [not error for error in errors]

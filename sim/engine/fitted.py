@@ -30,7 +30,9 @@ class StepCoefficients:
         F     = floor_ns, or decode_table(pad(D)), + moe_growth_ns · (1 - (1 - k/E)^T)
         C     = token_ns · T rounded up to tiles, or compute_table(T rounded up to tiles)
         device = base + attention_pair_ns · pairs + decode_ns · D + decode_context_ns · Σ context of decodes
-               + chunk_context_ns · Σ context of chunks + request_ns · R + mixed_graph_ns or mixed_eager_ns
+               + chunk_context_ns · Σ context of chunks + request_ns · R
+               + in steps with chunks and decodes: mixed_graph_ns or mixed_eager_ns,
+                 + mixed_decode_context_ns · Σ context of decodes
         host  = host_ns + host_request_ns · R
         step  = device + host (synchronous), max(device, host) (asynchronous)
     """
@@ -85,6 +87,10 @@ class StepCoefficients:
 
     mixed_eager_ns: float = 0.0
     """Added to a step with chunks and decodes that does not."""
+
+    mixed_decode_context_ns: float = 0.0
+    """Reading one cached token for a decode, in addition, beside a chunk: where one kernel call serves both, decodes
+    lose the split of their context over many cores (FlashAttention 2)."""
 
     host_ns: float = 0.0
     """Host work of a step (scheduling, input preparation, output): added when synchronous, hidden when asynchronous."""
@@ -164,7 +170,9 @@ class FittedModel:
         self._works: list[float] = []  # by tokens
         self._hidden = 1.0 - coefficients.overlap
         self._has_host = bool(coefficients.host_ns or coefficients.host_request_ns)
-        self._has_mixed = bool(coefficients.mixed_graph_ns or coefficients.mixed_eager_ns)
+        self._has_mixed = bool(
+            coefficients.mixed_graph_ns or coefficients.mixed_eager_ns or coefficients.mixed_decode_context_ns
+        )
         # The largest values priced so far, or the bounds while they are not exceeded: a step is compared with these,
         # so that a long run beyond the range records each new maximum and otherwise pays five comparisons.
         v = self.validity
@@ -258,7 +266,8 @@ class FittedModel:
             return 0.0
         c = self.coefficients
         captured = bool(c.graph_sizes) and batch.num_tokens <= c.graph_sizes[-1]
-        return c.mixed_graph_ns if captured else c.mixed_eager_ns
+        launch = c.mixed_graph_ns if captured else c.mixed_eager_ns
+        return launch + c.mixed_decode_context_ns * batch.decode_context
 
     def _grow(self, tokens: int) -> None:
         """Extends the look-up lists to `tokens`, in powers of two so that they are extended rarely."""

@@ -113,6 +113,7 @@ class FittedStepTime(Part):
     graph_sizes: Annotated[tuple[int, ...], BeforeValidator(_as_tuple)] = ()
     mixed_graph_us: Coefficient = ZERO
     mixed_eager_us: Coefficient = ZERO
+    per_mixed_decode_context_token_ns: Coefficient = ZERO
     host_us: Coefficient = ZERO
     host_per_request_us: Coefficient = ZERO
     covariance: Covariance | None = None
@@ -147,6 +148,7 @@ class FittedStepTime(Part):
             graph_sizes=self.graph_sizes,
             mixed_graph_ns=1e3 * self.mixed_graph_us.value,
             mixed_eager_ns=1e3 * self.mixed_eager_us.value,
+            mixed_decode_context_ns=self.per_mixed_decode_context_token_ns.value,
             host_ns=1e3 * self.host_us.value,
             host_request_ns=1e3 * self.host_per_request_us.value,
         )

@@ -1,0 +1,162 @@
+"""A measured run replayed through the model that made it comes out as measured; errors have the right sign."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from calibrate.comparison import compare, completions_per_s, measured_latencies, predicted_latencies
+from calibrate.comparison_text import comparison_data, comparison_lines
+from calibrate.readers.measured import MeasuredRun
+from calibrate.replay import simulate_requests
+from sim.cli.replay import replay as replay_command
+from sim.engine.fitted import FittedModel, StepCoefficients
+from sim.engine.step_time import ClientLatency
+from sim.errors import UserError
+from sim.workload.trace import Trace
+from tests.calibrate.fit.made import deployment, made_run
+from tests.calibrate.fit.test_fit import SERVER, write_run
+
+PROFILE = """\
+format: 1
+name: made
+calibrated: prior
+date: 2026-11-29
+source: made up
+data: [none]
+server: {model: Qwen/Qwen3-8B, gpu: h100-80gb, vllm_version: "0.23.0", flags: {max_num_batched_tokens: 2048, num_gpu_blocks_override: 20000}}
+step_time: {kind: fitted, floor_us: 9000, per_token_us: 60, per_attention_pair_ns: 2, per_decode_us: 40, per_decode_context_token_ns: 60}
+client_latency: {request_ms: 8}
+"""
+
+
+def run_command(*arguments: str | Path) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(replay_command)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, str(result.exception) if isinstance(result.exception, UserError) else result.output
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "made.yaml").write_text(PROFILE)
+    (tmp_path / "server.yaml").write_text(SERVER)
+    write_run(tmp_path / "busy.csv", 40.0, cap=32)
+    return tmp_path
+
+
+def test_the_model_that_made_a_run_predicts_it_exactly(files: Path) -> None:
+    code, output = run_command(
+        files / "busy.csv", "--profile", files / "made.yaml", "--max-concurrency", "32", "--json"
+    )
+    assert code == 0
+    document = json.loads(output)
+    assert document["profile"] == "made"
+    assert document["calibrated"] is False
+    (run,) = document["runs"]
+    assert run["requests"] == 120
+    assert run["worst_error_percent"] < 0.01
+    assert run["max_running"] == 32
+    keys = {(row["metric"], row["statistic"]) for row in run["metrics"]}
+    assert {("ttft_ms", "p90"), ("tpot_ms", "mean"), ("e2el_ms", "p99"), ("duration_s", None)} <= keys
+
+
+def test_without_the_cap_the_held_back_client_is_warned_of(files: Path) -> None:
+    code, output = run_command(files / "busy.csv", "--profile", files / "made.yaml")
+    assert code == 0
+    assert "give its cap with --max-concurrency" in output
+
+
+def test_the_text_shows_measured_predicted_and_error(files: Path) -> None:
+    _, output = run_command(files / "busy.csv", "--profile", files / "made.yaml", "--max-concurrency", "32")
+    for part in ("TTFT ms measured", "predicted", "error", "requests/s", "median 0.00 %", "uncalibrated: a prior"):
+        assert part in output
+
+
+def test_a_file_of_flags_changes_the_server_and_the_client(files: Path) -> None:
+    (files / "server.yaml").write_text("max_num_seqs: 4\nclient_max_concurrency: 32\n")
+    _, output = run_command(
+        files / "busy.csv", "--profile", files / "made.yaml", "--server", files / "server.yaml", "--json"
+    )
+    document = json.loads(output)
+    assert document["server"]["flags"]["max_num_seqs"] == 4
+    assert document["server"]["flags"]["num_gpu_blocks_override"] == 20000
+    assert document["runs"][0]["max_running"] == 4
+    assert document["runs"][0]["max_concurrency"] == 32
+
+
+def test_limit_window_and_bad_options(files: Path) -> None:
+    profile = ("--profile", files / "made.yaml")
+    _, output = run_command(files / "busy.csv", *profile, "--limit", "10", "--window", "0:1", "--json")
+    assert json.loads(output)["runs"][0]["requests"] == 10
+    for window in ("5", "a:b", "9:3"):
+        code, said = run_command(files / "busy.csv", *profile, "--window", window)
+        assert code != 0
+        assert f"--window: got '{window}'" in said
+    assert "no shipped profile has this name" in run_command(files / "busy.csv", "--profile", "qwen")[1]
+    assert "cannot be read" in run_command(files / "none.csv", *profile)[1]
+
+
+def test_requests_without_latencies_are_predicted_alone(files: Path) -> None:
+    (files / "bare.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,5\n1,100,5\n")
+    code, output = run_command(files / "bare.csv", "--profile", files / "made.yaml", "--json")
+    assert code == 0
+    (run,) = json.loads(output)["runs"]
+    assert run["median_error_percent"] is None
+    row = next(row for row in run["metrics"] if row["metric"] == "ttft_ms")
+    assert row["measured"] is None
+    assert row["predicted"] == pytest.approx(8 + 9.01, rel=0.01)
+
+
+def test_replicas_share_the_requests_in_turn() -> None:
+    run = made_run("low", 2.0)
+    model = FittedModel(StepCoefficients(floor_ns=1e7))
+    record = simulate_requests(run.requests, deployment(), model, ClientLatency(), replicas=2)
+    assert [request.replica for request in record.requests] == [0, 1] * 60
+    assert [request.num_prompt_tokens for request in record.requests] == run.requests.prompt_tokens.tolist()
+    assert record.num_replicas == 2
+
+
+def test_errors_are_signed_and_unknown_ones_are_none() -> None:
+    times = np.array([0, 10**9])
+    requests = Trace(sent_ns=times, prompt_tokens=np.array([10, 10]), output_tokens=np.array([3, 1]))
+    run = MeasuredRun("r", requests, ttft_s=np.array([0.02, np.nan]), e2el_s=np.array([0.04, np.nan]))
+    record = simulate_requests(requests, deployment(), FittedModel(StepCoefficients(floor_ns=1e7)), ClientLatency())
+    table = compare(run, predicted_latencies(record), record, window_s=(0.0, 1.0))
+    assert table.error_percent("ttft_ms", "mean") == pytest.approx(-50.0)
+    assert table.error_percent("tpot_ms", "mean") == pytest.approx(0.0)
+    assert table.error_percent("itl_ms", "mean") is None
+    assert table.error_percent("request_throughput_per_s") == pytest.approx(0.0)
+    assert len(table.errors_percent()) == 9
+    assert completions_per_s(measured_latencies(run), (0.0, 1.0)) == 1.0
+    assert completions_per_s(measured_latencies(replace(run, e2el_s=None)), (0.0, 1.0)) is None
+
+
+def test_a_known_spread_is_shown_beside_the_error() -> None:
+    run = made_run("low", 2.0)
+    model = FittedModel(StepCoefficients(floor_ns=1e7))
+    record = simulate_requests(run.requests, deployment(), model, ClientLatency())
+    table = compare(run, predicted_latencies(record), record)
+    spread = {("ttft_ms", "p99"): 4.8}
+    assert any("server's own spread" in line and "4.8 %" in line for line in comparison_lines(table, spread))
+    data = comparison_data(table, spread)
+    assert [row["server_spread_percent"] for row in data["metrics"] if row["server_spread_percent"]] == [4.8]
+
+
+def test_gaps_between_tokens_are_exact_however_they_are_counted() -> None:
+    run = made_run("low", 2.0)
+    model = FittedModel(StepCoefficients(floor_ns=1e7, token_ns=5e4))
+    record = simulate_requests(run.requests, deployment(), model, ClientLatency())
+    itl = record.itl
+    flat = np.repeat(np.array(itl.gap_ns) / 1e6, np.array(itl.count))
+    table = compare(run, predicted_latencies(record), record)
+    for row in table.rows:
+        if row.metric == "itl_ms":
+            expected = flat.mean() if row.statistic == "mean" else np.percentile(flat, float(str(row.statistic)[1:]))
+            assert row.predicted == pytest.approx(expected), row.statistic
