@@ -106,4 +106,4 @@ def _peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3]))))  # noqa: T201 - the caller reads it
+    print(json.dumps(asdict(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3]))))

@@ -7,18 +7,26 @@ down with the figures. `--only single,growth` measures some of the parts and lea
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import platform
 import re
+import shutil
+import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import sim.core.scheduler
 from sim.results.storage import versions
+from sim.scenario.load import override
+from sim.scenario.model import Scenario
 from tests.benchmarks.measure import Figure
+from tests.benchmarks.workloads import single as single_workload
 
 README = Path(__file__).with_name("README.md")
 
@@ -50,8 +58,31 @@ def hour() -> list[str]:
     return table([run("coding_assistant", 0)])
 
 
+def cores() -> list[str]:
+    """A sweep of 16 runs of several seconds each, on one core and on two."""
+    path = _scenario(override(single_workload(40_000), {"run.seeds": 16}))
+    seconds = {}
+    for jobs in (1, 2):
+        with tempfile.TemporaryDirectory() as out:
+            vary = ("--vary", "server.max_num_seqs=256", "--seeds", "16", "--jobs", str(jobs), "--out", out)
+            seconds[jobs] = _seconds("sweep", str(path), *vary)
+    return [
+        f"16 runs of 40,000 requests: {seconds[1]:.0f} s on one core ({seconds[1] / 16:.1f} s a run), "
+        f"{seconds[2]:.0f} s on two: {seconds[1] / seconds[2]:.2f} times as fast."
+    ]
+
+
+def start_up() -> list[str]:
+    """What the commands spend besides simulating: median of ten, files in the cache."""
+    path = _scenario(single_workload(1))
+    check = statistics.median(_seconds("check", str(path)) for _ in range(10))
+    run_one = statistics.median(_seconds("run", str(path), "--seeds", "1") for _ in range(10))
+    return [f"`headcount check`: {check:.2f} s. `headcount run` of one request: {run_one:.2f} s."]
+
+
 PARTS: dict[str, Callable[[], list[str]]] = {
-    "single": single, "engines": engines, "others": others, "growth": growth, "hour": hour
+    "single": single, "engines": engines, "others": others, "growth": growth, "hour": hour, "cores": cores,
+    "start_up": start_up,
 }  # fmt: skip
 
 
@@ -60,7 +91,7 @@ def run(workload: str, num_requests: int, engine: str = "fast") -> Figure:
     command = [sys.executable, "-m", "tests.benchmarks.measure", workload, str(num_requests), engine]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     figure = Figure(**json.loads(done.stdout))
-    print(figure.line(), flush=True)  # noqa: T201 - the report of a script
+    print(figure.line(), flush=True)
     return figure
 
 
@@ -103,6 +134,23 @@ def write(name: str, lines: list[str], said: str) -> None:
     _, after = rest.split(end)
     body = "\n".join([begin, said, "", *lines, end])
     README.write_text(before + body + after, encoding="utf-8")
+
+
+def _scenario(scenario: Scenario) -> Path:
+    """Writes a scenario to a file that lasts as long as this process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    path = Path(folder) / "scenario.yaml"
+    path.write_text(scenario.model_dump_json(by_alias=True, exclude_none=True), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def _seconds(*arguments: str) -> float:
+    """Returns the wall-clock time of a command of headcount."""
+    command = [sys.executable, "-c", "from sim.cli import main; main()", *arguments]
+    began = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=True)
+    return time.perf_counter() - began
 
 
 def _text(path: str) -> str:

@@ -27,7 +27,7 @@ def test_the_same_steps_cost_less_than_in_a_naive_engine(benchmark: object) -> N
     fast = once(benchmark, "synchronous", 3_000, "fast")
     others = [measure("synchronous", 3_000, engine) for engine in ("naive", "reference")]
     for figure in others:
-        print(figure.line())  # noqa: T201 - what the benchmark is for
+        print(figure.line())
     assert len({figure.num_steps for figure in (fast, *others)}) == 1
     assert fast.cpu_s < others[0].cpu_s < others[1].cpu_s
 
@@ -45,5 +45,5 @@ def once(benchmark: object, workload: str, num_requests: int, engine: str) -> Fi
     counts = {"requests": figure.num_requests, "steps": figure.num_steps, "output tokens": figure.num_tokens}
     for name, count in counts.items():
         benchmark.extra_info[f"{name} per CPU-second"] = round(figure.per_cpu_s(count))  # type: ignore[attr-defined]
-    print(f"\n{figure.line()}")  # noqa: T201 - what the benchmark is for
+    print(f"\n{figure.line()}")
     return figure
