@@ -38,6 +38,10 @@ class Failure:
     cause: str
     details: str = ""
 
+    def as_error(self) -> Exception:
+        """Returns it as an exception, for a caller who cannot go on without the result."""
+        return RuntimeError(f"{self.cause}\n{self.details}") if self.details else UserError(self.cause)
+
 
 def call_each(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, jobs: int = 1, cluster: Cluster | None = None

@@ -57,6 +57,9 @@ def test_an_exception_costs_its_own_call_alone_and_says_why_in_one_line(jobs: in
     assert two.cause == "ValueError: two"
     assert "fails_at_two" in two.details
     assert three == Failure("three is no number")
+    assert str(three.as_error()) == "three is no number"
+    assert isinstance(three.as_error(), UserError)
+    assert "fails_at_two" in str(two.as_error())
 
 
 def test_a_call_that_kills_its_worker_twice_is_named_and_the_others_finish() -> None:
