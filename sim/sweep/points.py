@@ -78,7 +78,7 @@ def plan_points(
     points = [_point(number, base, overrides) for number, overrides in enumerate(chosen)]
     if all(point.cause for point in points):
         others = f" (and so with all {len(points)} combinations)" if len(points) > 1 else ""
-        raise UserError(f"{points[0].cause}{others}")
+        raise UserError(f"--vary {_named(points[0].overrides)}: {points[0].cause}{others}")
     return points
 
 
@@ -114,16 +114,17 @@ def _point(number: int, base: Scenario, overrides: dict[str, Any]) -> SweepPoint
     try:
         scenario, load = _apply(base, overrides)
     except ScenarioError as error:
-        return SweepPoint(number, overrides, None, cause="; ".join(map(str, error.problems)))
+        said = (f"{each.key}: {each.message}" if each.key else each.message for each in error.problems)
+        return SweepPoint(number, overrides, None, cause="; ".join(said))
     point = SweepPoint(number, overrides, scenario, load)
     try:
         deployment = plan_server(scenario)
     except UserError as error:
-        return replace(point, cause=f"{_named(overrides)}: {error}")
+        return replace(point, cause=str(error))
     if not isinstance(deployment, Deployment):
         return replace(point, calibrated=deployment.calibrated)
     for key, message in check_lengths(scenario, deployment.flags.max_model_len):
-        return replace(point, cause=f"{_named(overrides)}: {dotted(key)}: {message}")
+        return replace(point, cause=f"{dotted(key)}: {message}")
     return replace(point, calibrated=deployment.profile is not None and deployment.profile.calibrated is True)
 
 
@@ -137,11 +138,7 @@ def _apply(base: Scenario, overrides: dict[str, Any]) -> tuple[Scenario, float |
             load, varied = number, name
         else:
             changes[_key(name)] = number
-    try:
-        scenario = override(base, changes)
-    except ScenarioError as error:
-        vary = f"--vary {_named(overrides)}"
-        raise ScenarioError([replace(each, where=vary) for each in error.problems]) from None
+    scenario = override(base, changes)
     if varied == "context_tokens":
         search = Search.model_validate({"vary": varied, "from": load, "to": load})
         scenario = scenario.model_copy(update={"search": search})

@@ -40,6 +40,10 @@ def dies_once(task: tuple[int, str]) -> int:
     return number
 
 
+def threads(_task: int) -> str | None:
+    return os.environ.get("OMP_NUM_THREADS")
+
+
 def results(function: Callable[[Any], Any], tasks: list[Any], jobs: int) -> list[Any]:
     found = dict(call_each(function, tasks, jobs=jobs))
     return [found[place] for place in range(len(tasks))]
@@ -76,6 +80,10 @@ def test_the_iterator_can_be_closed_half_way() -> None:
     assert result == place * place
     calls.close()  # type: ignore[attr-defined]
     assert results(square, [5], 2) == [25]
+
+
+def test_a_worker_computes_on_one_thread() -> None:
+    assert results(threads, [1, 2], 2) == ["1", "1"]
 
 
 def test_the_number_of_workers_is_what_was_asked_for_or_one_a_core() -> None:

@@ -74,7 +74,7 @@ def test_the_context_and_the_rate_of_a_trace_are_told_to_the_simulation(tmp_path
 def test_a_combination_that_cannot_be_served_says_why_and_the_others_stand(tmp_path: Path) -> None:
     points = plan(write(tmp_path), "server.max_num_seqs=8,512", "server.max_num_batched_tokens=256,1024", "users=2")
     assert [bool(point.cause) for point in points] == [False, False, True, False]
-    assert points[2].cause.startswith("--vary server.max_num_seqs=512 server.max_num_batched_tokens=256 users=2: ")
+    assert points[2].cause.startswith("server.flags.max_num_batched_tokens: ")
     assert "must be at least max_num_seqs" in points[2].cause
     points = plan(write(tmp_path), "server.gpu_memory_utilization=0.3,0.9", "users=2")
     assert "vLLM would not start" in points[0].cause
