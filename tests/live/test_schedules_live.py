@@ -22,7 +22,7 @@ pytestmark = [
 
 def test_fresh_random_cases_are_equal(tmp_path):
     seed = int(os.environ.get("HEADCOUNT_LIVE_SEED", random.SystemRandom().randrange(1_000_000)))
-    print(f"seed {seed}: repeat with HEADCOUNT_LIVE_SEED={seed}")  # noqa: T201 - shown with -s, and when the test fails
+    print(f"seed {seed}: repeat with HEADCOUNT_LIVE_SEED={seed}")
     files = []
     for case in random_cases(seed, NUM_CASES):
         files.append(tmp_path / f"{case['name']}.json")
@@ -35,4 +35,4 @@ def test_fresh_random_cases_are_equal(tmp_path):
     assert len(comparisons) == NUM_CASES
     differences = {c.path.name: c.difference for c in comparisons if c.difference is not None}
     assert not differences, f"seed {seed}"
-    print(f"{NUM_CASES} cases, {sum(c.num_steps for c in comparisons)} steps: equal")  # noqa: T201 - shown with -s, and when the test fails
+    print(f"{NUM_CASES} cases, {sum(c.num_steps for c in comparisons)} steps: equal")
