@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.readers.measured import Floats, MeasuredRun
-from sim.results.columns import RequestColumns, as_array
 from sim.records import Outcome, RunRecord
+from sim.results.columns import RequestColumns, as_array
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 SCORED = ("p50", "p90", "p99")

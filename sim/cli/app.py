@@ -9,8 +9,11 @@ import typer
 from sim.cli.calibrate import calibrate
 from sim.cli.check import check
 from sim.cli.check_schedule import check_schedule
+from sim.cli.compare import compare
+from sim.cli.fit import fit
 from sim.cli.import_log import import_log
 from sim.cli.init import init
+from sim.cli.replay import replay
 from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.serve_metrics import serve_metrics
@@ -34,9 +37,12 @@ app.command()(check)
 app.command()(init)
 app.command()(size)
 app.command()(sweep)
+app.command()(compare)
 app.command()(report)
 app.command(name="serve-metrics")(serve_metrics)
 app.command()(calibrate)
+app.command()(fit)
+app.command()(replay)
 app.command(name="spot-check")(spot_check)
 app.command(name="import-log")(import_log)
 app.command(name="check-schedule")(check_schedule)

@@ -124,7 +124,7 @@ def test_out_keeps_every_run_and_the_result(scenario: Path, tmp_path: Path) -> N
     kept = sorted(path.relative_to(out / "first") for path in (out / "first").rglob("*") if path.is_file())
     names = ("itl.parquet", "manifest.json", "requests.parquet", "steps.parquet")
     runs = [Path(f"users-6/seed-{seed}/{name}") for seed in (0, 1) for name in names]
-    assert kept == sorted([Path("result.json"), *runs])
+    assert kept == sorted([Path("result.json"), Path("scenario.json"), *runs])
     for path in kept:
         assert (out / "first" / path).read_bytes() == (out / "second" / path).read_bytes()
     manifest = json.loads((out / "first" / "users-6" / "seed-1" / "manifest.json").read_text())
