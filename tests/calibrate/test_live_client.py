@@ -205,7 +205,8 @@ def test_an_observation_keeps_every_phase_and_stays_within_its_limits(tmp_path: 
     assert "requests-saturated.json" in files
     assert (tmp_path / "observation.json").exists()
     single = observation.phases[0]
-    assert single.counters["output_tokens"] == sum(r.num_output_tokens for r in single.live.record.requests)
+    # At least what the clients saw: the server may have counted a request that its client gave up.
+    assert single.counters["output_tokens"] >= sum(r.num_output_tokens for r in single.live.record.requests)
 
 
 def test_a_server_that_dies_in_the_middle_leaves_what_was_seen(tmp_path: Path) -> None:
