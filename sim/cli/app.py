@@ -11,6 +11,7 @@ from sim.cli.check import check
 from sim.cli.check_schedule import check_schedule
 from sim.cli.compare import compare
 from sim.cli.fit import fit
+from sim.cli.fit_ollama import fit_ollama
 from sim.cli.import_log import import_log
 from sim.cli.init import init
 from sim.cli.replay import replay
@@ -42,6 +43,7 @@ app.command()(report)
 app.command(name="serve-metrics")(serve_metrics)
 app.command()(calibrate)
 app.command()(fit)
+app.command(name="fit-ollama")(fit_ollama)
 app.command()(replay)
 app.command(name="spot-check")(spot_check)
 app.command(name="import-log")(import_log)
