@@ -19,7 +19,9 @@ from sim.engine.profile_draws import sample_profiles
 from sim.errors import UserError
 from tests.calibrate.fit.made import TRUTH, choice, made_run
 
-SERVER = "model: Qwen/Qwen3-8B\ngpu: h100-80gb\nversion: '0.23.0'\nnum_gpu_blocks: 20000\nmax_num_batched_tokens: 2048\n"
+SERVER = (
+    "model: Qwen/Qwen3-8B\ngpu: h100-80gb\nversion: '0.23.0'\nnum_gpu_blocks: 20000\nmax_num_batched_tokens: 2048\n"
+)
 
 
 def write_run(path: Path, rate: float, cap: int | None = None) -> Path:
@@ -85,7 +87,15 @@ def test_requests_become_a_profile_that_loads(fitted: tuple[Path, str]) -> None:
 
 
 def test_the_report_says_what_to_believe(fitted: tuple[Path, str]) -> None:
-    for part in ("[[Terms]]", "floor_us", "±", "% of time", "left out of the fit", "extrapolates beyond", "32 sequences"):
+    for part in (
+        "[[Terms]]",
+        "floor_us",
+        "±",
+        "% of time",
+        "left out of the fit",
+        "extrapolates beyond",
+        "32 sequences",
+    ):
         assert part in fitted[1]
 
 

@@ -1,6 +1,6 @@
 """Known coefficients come back from what a client saw of the server that has them.
 
-Queues are chaotic: with all terms right to a tenth of a per cent, single percentiles of these short runs still differ by
+Queues are chaotic: with all terms right to a tenth of a per cent, single percentiles of these runs still differ by
 one or two. So terms are recovered to a few per cent, no better.
 """
 

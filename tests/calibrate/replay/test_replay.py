@@ -30,8 +30,18 @@ calibrated: prior
 date: 2026-11-29
 source: made up
 data: [none]
-server: {model: Qwen/Qwen3-8B, gpu: h100-80gb, vllm_version: "0.23.0", flags: {max_num_batched_tokens: 2048, num_gpu_blocks_override: 20000}}
-step_time: {kind: fitted, floor_us: 9000, per_token_us: 60, per_attention_pair_ns: 2, per_decode_us: 40, per_decode_context_token_ns: 60}
+server:
+  model: Qwen/Qwen3-8B
+  gpu: h100-80gb
+  vllm_version: "0.23.0"
+  flags: {max_num_batched_tokens: 2048, num_gpu_blocks_override: 20000}
+step_time:
+  kind: fitted
+  floor_us: 9000
+  per_token_us: 60
+  per_attention_pair_ns: 2
+  per_decode_us: 40
+  per_decode_context_token_ns: 60
 client_latency: {request_ms: 8}
 """
 

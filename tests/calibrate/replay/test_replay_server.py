@@ -67,10 +67,3 @@ def test_a_bad_file_is_one_clear_line(tmp_path: Path, text: str, message: str) -
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         describe_server(BASE, tmp_path / "none.yaml")
-
-
-def test_replicas_are_planned_one_by_one() -> None:
-    profile = load_profile("qwen3-30b-a3b-rtx-pro-6000-dp2")
-    choice = choose_server(profile)
-    assert choice.server.data_parallel_size == 2
-    assert not [w for w in choice.plan().warnings if "data_parallel_size" in w]

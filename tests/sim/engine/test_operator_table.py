@@ -123,10 +123,16 @@ def test_experts_cost_what_is_touched_and_spreading_them_halves_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dense": "layer,tokens\n"}, "dense.csv.gz:1:1: expected the columns layer, tokens, time_us; got layer, tokens"),
+        (
+            {"dense": "layer,tokens\n"},
+            "dense.csv.gz:1:1: expected the columns layer, tokens, time_us; got layer, tokens",
+        ),
         ({"dense": "layer,tokens,time_us\nqkv_proj,1,x"}, "dense.csv.gz:2:1: got qkv_proj,1,x"),
         ({"per_sequence": "layer,sequences,time_us"}, "no operators"),
-        ({"attention": "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,9"}, "of chunks alone, of decodes"),
+        (
+            {"attention": "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,9"},
+            "of chunks alone, of decodes",
+        ),
     ],
 )
 def test_a_bad_table_is_one_clear_line(tmp_path: Path, changes: dict[str, str], message: str) -> None:
