@@ -24,7 +24,8 @@ class Row:
     """One number, measured and predicted; None where there is none.
 
     Attributes:
-        metric: ttft_ms, tpot_ms, itl_ms, e2el_ms, duration_s, request_throughput_per_s, output_throughput_per_s.
+        metric: ttft_ms, tpot_ms, itl_ms, e2el_ms, duration_s, request_throughput_per_s, output_throughput_per_s,
+            preemptions.
         statistic: mean, p50, …; None for a number of the whole run.
     """
 

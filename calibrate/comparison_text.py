@@ -17,6 +17,7 @@ _TOTALS = {
     "duration_s": "duration s",
     "request_throughput_per_s": "requests/s",
     "output_throughput_per_s": "output tokens/s",
+    "preemptions": "preemptions",
 }
 
 

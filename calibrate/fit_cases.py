@@ -19,7 +19,7 @@ from calibrate.comparison import Comparison, Latencies, compare, completions_per
 from calibrate.fit_terms import ModelForm, client_latency
 from calibrate.readers.ladder import Key, Rung
 from calibrate.readers.measured import MeasuredRun
-from calibrate.replay import simulate_requests
+from calibrate.replay import compare_rung, simulate_requests
 from sim.deployment import Deployment
 from sim.engine.fitted import FittedModel
 from sim.engine.step_time import StepTimeModel
@@ -28,12 +28,17 @@ from sim.records import RunRecord
 _SHORT_RUN = 400
 Band = Literal["low", "middle", "saturated"]
 
-QUANTILES = {5.0: 1.0, 10.0: 1.0, 25.0: 1.0, 50.0: 1.0, 75.0: 1.0, 90.0: 1.0, 95.0: 1.4, 99.0: 2.5}
-"""Percentiles compared, and how many per cent of each are one unit of residual."""
+QUANTILES = {5.0: 2.0, 10.0: 2.0, 25.0: 2.0, 50.0: 2.0, 75.0: 2.0, 90.0: 2.0, 95.0: 3.0, 99.0: 5.0}
+"""Percentiles compared, and how many per cent of each are one unit of residual. Real servers repeat a percentile to
+about 1 %; neighbouring percentiles err together, so each counts for less."""
 
 _TTFT_FACTOR = 2.0
 _SATURATED_TTFT_FACTOR = 20.0
-_THROUGHPUT_PERCENT = 0.5
+_THROUGHPUT_PERCENT = 1.0
+_START_UP = 0.1
+"""Share of a saturated run at its beginning that is not compared: it fills up first, and real clients and servers
+stumble while they open connections."""
+
 _LADDER_PERCENT: dict[Key, float] = {
     ("ttft_ms", "mean"): 4.0,
     ("ttft_ms", "p50"): 6.0,
@@ -65,6 +70,8 @@ class RequestCase:
     deployment: Deployment
     max_concurrency: int | None = None
     window_s: tuple[float, float] | None = None
+    num_skipped: int | None = None
+    """Requests at the beginning that are not compared; None: the start-up of a saturated run, else none."""
     num_compared: int | None = None
     """How many of the first requests count; None: all. A run cut short ends with fewer in flight than the real one."""
 
@@ -90,7 +97,13 @@ class RequestCase:
             return self
         run = self.run.first(number)
         end = float(run.sent_s[kept])
-        return replace(self, run=run, window_s=(0.2 * end, end), num_compared=kept)
+        skipped = min(self._skipped(), kept // 2)
+        return replace(self, run=run, window_s=(0.2 * end, end), num_skipped=skipped, num_compared=kept)
+
+    def _skipped(self) -> int:
+        if self.num_skipped is not None:
+            return self.num_skipped
+        return round(_START_UP * len(self.run)) if self.band == "saturated" else 0
 
     def _in_flight(self) -> float:
         """Returns the mean number of requests in flight."""
@@ -125,8 +138,9 @@ class RequestCase:
 
     def _numbers(self, latencies: Latencies) -> dict[Key, float]:
         numbers: dict[Key, float] = {}
+        counted = slice(self._skipped(), self.num_compared)
         for metric in ("ttft", "tpot", "e2el"):
-            values = getattr(latencies, f"{metric}_s")[: self.num_compared]
+            values = getattr(latencies, f"{metric}_s")[counted]
             known = values[~np.isnan(values)]
             if len(known):
                 cuts = 1e3 * np.percentile(known, list(QUANTILES))
@@ -179,7 +193,7 @@ class LadderCase:
 
     def comparison(self, record: RunRecord) -> Comparison:
         """Returns the table for reports; the measured side holds what the rung states."""
-        return with_measured(compare(_unknown(self), predicted_latencies(record), record), self.rung)
+        return compare_rung(self.rung, self.rung.requests(self.length_spread, self.seed), record)
 
 
 Case = RequestCase | LadderCase
@@ -200,16 +214,6 @@ def evaluate(case: Case, form: ModelForm, values: Mapping[str, float]) -> NDArra
 def model_of(case: Case, form: ModelForm, values: Mapping[str, float]) -> FittedModel:
     """Returns the step-time model with these numbers."""
     return FittedModel(form.coefficients(values), async_scheduling=case.deployment.flags.async_scheduling)
-
-
-def with_measured(table: Comparison, rung: Rung) -> Comparison:
-    """Returns the table with the rung's numbers as the measured ones."""
-    rows = [replace(row, measured=rung.measured.get((row.metric, row.statistic))) for row in table.rows]
-    return replace(table, rows=tuple(rows))
-
-
-def _unknown(case: LadderCase) -> MeasuredRun:
-    return MeasuredRun(case.name, case.rung.requests(case.length_spread, case.seed))
 
 
 def _known(run: MeasuredRun) -> Latencies:

@@ -6,11 +6,12 @@ which it wanted to send them, and wait for the cap again. Errors at saturation w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calibrate.comparison import Comparison, compare, predicted_latencies
+from calibrate.comparison import Comparison, Row, compare, predicted_latencies
+from calibrate.readers.ladder import Rung
 from calibrate.readers.measured import MeasuredRun
 from sim.api_server import ApiServer
 from sim.deployment import Deployment
@@ -68,6 +69,31 @@ def replay(
     warnings = (*run.warnings, *deployment.warnings, *record.warnings, *_held_back(run, cap), *out_of_range)
     comparison = compare(run, predicted_latencies(record), record, window_s=window_s, warnings=warnings)
     return Replay(record, comparison, out_of_range)
+
+
+def replay_rung(rung: Rung, deployment: Deployment, *, length_spread: float, seed: int = 0) -> Replay:
+    """Simulates a closed loop of which only the totals are known.
+
+    Args:
+        rung: the totals.
+        deployment: the server.
+        length_spread: lengths are drawn uniformly within this share of their mean.
+        seed: names the draw.
+    """
+    requests = rung.requests(length_spread, seed)
+    model = deployment.step_time_model()
+    record = simulate_requests(requests, deployment, model, deployment.latency, max_concurrency=rung.max_concurrency)
+    out_of_range = tuple(model.out_of_range())
+    warnings = (*deployment.warnings, *record.warnings, *out_of_range)
+    return Replay(record, compare_rung(rung, requests, record, warnings), out_of_range)
+
+
+def compare_rung(rung: Rung, requests: Trace, record: RunRecord, warnings: tuple[str, ...] = ()) -> Comparison:
+    """Returns the table of a rung: what it states as the measured side."""
+    table = compare(MeasuredRun(rung.name, requests), predicted_latencies(record), record, warnings=warnings)
+    preemptions = Row("preemptions", None, None, float(table.num_preemptions))
+    rows = [replace(row, measured=rung.measured.get((row.metric, row.statistic))) for row in (*table.rows, preemptions)]
+    return replace(table, rows=tuple(rows))
 
 
 def simulate_requests(

@@ -19,7 +19,8 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
         Path,
         typer.Argument(
             help="A measured run: CSV (arrival_s, input_tokens, output_tokens; send_s, ttft_s, e2el_s where known), "
-            "a result of `vllm bench serve --save-detailed`, a GuideLLM report, or an LLMServingSim run.",
+            "a result of `vllm bench serve --save-detailed`, a GuideLLM report, an LLMServingSim run, or a ladder of "
+            "closed-loop totals (CSV with max_concurrency, num_prompts, input_len, output_len).",
             show_default=False,
         ),
     ],
@@ -44,32 +45,40 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
         Path | None, typer.Option(help="The data set of an LLMServingSim run (token ids).", show_default=False)
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first so many requests.")] = None,
+    length_spread: Annotated[
+        float, typer.Option(min=0, max=1, help="A ladder's lengths: uniform within ± this share of the mean.")
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Replay a measured run through a profile: metric by percentile, predicted, measured, signed errors."""
     from calibrate.readers import read_runs
+    from calibrate.readers.ladder import is_ladder, read_ladder
     from calibrate.replay import replay as replay_run
+    from calibrate.replay import replay_rung
     from calibrate.replay_server import choose_server
     from sim.engine.profile import load_profile
 
     window_s = None if window is None else _window(window)
-    runs = read_runs(requests, prompts=prompts)
+    ladder = requests.name.endswith((".csv", ".csv.gz")) and is_ladder(requests)
+    runs = [] if ladder else read_runs(requests, prompts=prompts)
     loaded = load_profile(profile)
     is_path = "/" in profile or profile.endswith((".yaml", ".yml"))
     choice = choose_server(loaded, server, Path(profile).absolute() if is_path else None)
     deployment = choice.plan()
     cap = choice.client_max_concurrency if max_concurrency is None else max_concurrency
-    replicas = choice.server.data_parallel_size
-    results = [
-        replay_run(
-            run if limit is None else run.first(limit),
-            deployment,
-            max_concurrency=cap,
-            replicas=replicas,
-            window_s=window_s,
-        )
-        for run in runs
-    ]
+    if ladder:
+        results = [replay_rung(rung, deployment, length_spread=length_spread) for rung in read_ladder(requests)]
+    else:
+        results = [
+            replay_run(
+                run if limit is None else run.first(limit),
+                deployment,
+                max_concurrency=cap,
+                replicas=choice.server.data_parallel_size,
+                window_s=window_s,
+            )
+            for run in runs
+        ]
     if as_json:
         typer.echo(json.dumps(_document(results, loaded, choice, cap), indent=2, ensure_ascii=False, allow_nan=False))
         return
