@@ -1,7 +1,7 @@
 """`headcount fit`: from measurements to a profile. What the data are decides how they are fitted.
 
 Step records: composition and duration of each step, fitted directly (`fit_steps.py`). Requests or a ladder of closed
-loops: simulation in the loop (`fit_requests.py`).
+loops: simulation in the loop (`fit_requests.py`). A folder of operator timings: its steps, made up (`fit_tables.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from calibrate.fit_cases import Case, LadderCase, RequestCase
 from calibrate.fit_report import FittedTerm, report_lines
 from calibrate.fit_requests import CaseResult, Progress, RequestFit, fit_requests
 from calibrate.fit_steps import StepFit, fit_steps
+from calibrate.fit_tables import TableSource, fit_tables
 from calibrate.fit_terms import MOE, REQUEST_TERMS, STEP_TERMS, ModelForm, Term, client_side, model_form, start_terms
 from calibrate.fit_terms import data_starts as starts_from_data
 from calibrate.readers import read_runs
 from calibrate.readers.ladder import Key, is_ladder, read_ladder
 from calibrate.replay_server import ServerChoice
 from calibrate.step_reader import read_steps
+from sim.engine.operator_table import Collective
 from sim.engine.profile import ErrorTable, MeasuredError, Profile, ProfiledServer, ValidUpTo
 from sim.engine.profile_terms import Covariance, Estimate
 from sim.engine.step_time import Batch
@@ -93,6 +95,11 @@ def fit(
     Raises:
         UserError: a file cannot be read, kinds are mixed, or the data are too few.
     """
+    folders = [path for path in data if path.is_dir()]
+    if folders and len(data) > 1:
+        raise UserError(f"{folders[0]} is a folder of operator tables; fit it alone")
+    if folders:
+        return fit_operator_tables(folders[0], server, options)
     recorded = [path for path in data if is_step_record(path)]
     if recorded and len(recorded) < len(data):
         other = next(path for path in data if path not in recorded)
@@ -195,6 +202,36 @@ def _fit_steps(data: Sequence[Path], server: ServerChoice, options: FitOptions) 
     )
     outcome = step_outcome(found, server, options, data)
     return replace(outcome, report=[*outcome.report, *(f"note: {w}" for record in records for w in record.warnings)])
+
+
+def fit_operator_tables(
+    folder: Path, server: ServerChoice, options: FitOptions, collectives: tuple[Collective, ...] = ()
+) -> FitOutcome:
+    """Boils operator tables down to a profile; it is a prior until a run of the server was compared with.
+
+    Args:
+        folder: the tables of one GPU's share of the model.
+        server: model, GPU and flags.
+        options: the rest.
+        collectives: messages between the server's GPUs.
+
+    Raises:
+        UserError: a table is missing or not as described.
+    """
+    deployment = server.plan()
+    spread = server.server.data_parallel_size if server.server.flags.enable_expert_parallel else 1
+    source = TableSource(
+        folder,
+        deployment.model,
+        expert_parallel_size=spread,
+        collectives=collectives,
+        max_num_batched_tokens=deployment.scheduler_config.max_num_batched_tokens,
+        max_num_seqs=min(256, deployment.scheduler_config.max_num_seqs),
+    )
+    found = fit_tables(source)
+    outcome = step_outcome(found, server, options, [folder])
+    profile = outcome.profile.model_copy(update={"calibrated": "prior"})
+    return FitOutcome(profile, outcome.report)
 
 
 def step_terms(server: ServerChoice, keys: Sequence[str], steps: Sequence[tuple[Batch, float]]) -> tuple[Term, ...]:

@@ -103,7 +103,11 @@ class StepData:
             missed = 1.0 - form.experts_per_token / form.num_experts
             floor = floor + 1e3 * term(MOE) * (1.0 - missed**self.raw_tokens)
         work = 1e3 * term("per_token_us") * self.tokens
-        base = np.maximum(floor, work) + (1.0 - values.get("overlap", 1.0)) * np.minimum(floor, work)
+        table = form.fixed.get("compute_table_us")
+        if table:
+            work = 1e3 * np.interp(self.tokens, [count for count, _ in table], [us for _, us in table])
+        overlap = values.get("overlap", form.fixed.get("overlap", 1.0))
+        base = np.maximum(floor, work) + (1.0 - overlap) * np.minimum(floor, work)
         device = (
             base
             + term("per_attention_pair_ns") * self.pairs

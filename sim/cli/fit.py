@@ -17,7 +17,7 @@ def fit(  # noqa: PLR0917 - typer calls it, by name
         list[Path],
         typer.Argument(
             help="Step records; or request tables (CSV), `vllm bench serve` results and GuideLLM reports; or ladders "
-            "of closed-loop totals (CSV).",
+            "of closed-loop totals (CSV); or one folder of operator timings.",
             show_default=False,
             metavar="DATA...",
         ),
@@ -61,7 +61,8 @@ def fit(  # noqa: PLR0917 - typer calls it, by name
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out}: there is no folder {out.parent}")
     given = {"model": model, "gpu": gpu, "version": version}
-    choice = _server(server, given, data[0] if is_step_record(data[0]) else None)
+    recorded = not data[0].is_dir() and is_step_record(data[0])
+    choice = _server(server, given, data[0] if recorded else None)
     options = FitOptions(
         name=out.stem,
         source=source,

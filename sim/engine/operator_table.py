@@ -204,8 +204,8 @@ class OperatorTableModel:
         self._note(batch)
         return int(
             self._step_ns
-            + self._tokens_ns(tokens)
-            + self._requests_ns(batch.num_requests)
+            + self.tokens_ns(tokens)
+            + self.sequences_ns(batch.num_requests)
             + self.tables.num_layers * self.tables.attention.time_ns(batch)
             + 0.5
         )
@@ -216,10 +216,10 @@ class OperatorTableModel:
             return {}
         collectives = self._collectives_ns(self._padded(batch.num_tokens))
         values = {
-            "gemm": self._tokens_ns(batch.num_tokens) - collectives,
+            "gemm": self.tokens_ns(batch.num_tokens) - collectives,
             "attention": self.tables.num_layers * self.tables.attention.time_ns(batch),
             "kv_reads": 0.0,  # in attention: the tables measure both together
-            "sequences": self._requests_ns(batch.num_requests),
+            "sequences": self.sequences_ns(batch.num_requests),
             "collectives": collectives,
             "host": self._step_ns,
         }
@@ -244,8 +244,8 @@ class OperatorTableModel:
             if value > self._bounds[what]:
                 self._most[what] = max(value, self._most.get(what, 0.0))
 
-    def _tokens_ns(self, tokens: int) -> float:
-        """Returns all that depends on the number of tokens alone, collectives included."""
+    def tokens_ns(self, tokens: int) -> float:
+        """Returns all that depends on the number of tokens alone, collectives included, in nanoseconds."""
         found = self._by_tokens.get(tokens)
         if found is None:
             tables, padded = self.tables, self._padded(tokens)
@@ -257,7 +257,8 @@ class OperatorTableModel:
     def _collectives_ns(self, tokens: int) -> float:
         return sum(per_step * look_up(points, (tokens,)) for per_step, points in self._collectives)
 
-    def _requests_ns(self, requests: int) -> float:
+    def sequences_ns(self, requests: int) -> float:
+        """Returns output head and sampler, in nanoseconds."""
         found = self._by_requests.get(requests)
         if found is None:
             found = self._by_requests[requests] = look_up(self.tables.sequences, (requests,))

@@ -1,0 +1,71 @@
+"""Llama-3.1-8B on one RTX 4090 from operator tables alone: an overload run that nothing was fitted to."""
+
+from __future__ import annotations
+
+import csv
+import time
+from functools import cache
+
+import pytest
+
+from calibrate.readers import read_runs
+from calibrate.replay import Replay, replay
+from calibrate.replay_server import choose_server
+from sim.engine.profile import load_profile
+from tests.accuracy.shared import measurements
+
+pytestmark = pytest.mark.slow
+
+
+@cache
+def replayed() -> Replay:
+    folder = measurements("llmservingsim")
+    prompts = folder / "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz"
+    (run,) = read_runs(folder / "rtx4090-llama-3.1-8b" / "requests.jsonl", prompts=prompts)
+    return replay(run, choose_server(load_profile("llama-3.1-8b-rtx-4090")).plan())
+
+
+@pytest.mark.parametrize("metric", ["ttft_ms", "tpot_ms", "e2el_ms"])
+def test_means_are_within_three_per_cent(metric: str) -> None:
+    assert abs(replayed().comparison.error_percent(metric, "mean") or 100) <= 3
+
+
+def test_the_duration_is_within_three_per_cent() -> None:
+    assert abs(replayed().comparison.error_percent("duration_s") or 100) <= 3
+
+
+@pytest.mark.parametrize(
+    ("metric", "statistic"), [(m, s) for m in ("ttft_ms", "tpot_ms") for s in ("p50", "p90", "p99")]
+)
+def test_the_distribution_is_met(metric: str, statistic: str) -> None:
+    assert abs(replayed().comparison.error_percent(metric, statistic) or 100) <= 3
+
+
+def test_the_fullest_moments_are_met() -> None:
+    table = replayed().comparison
+    assert table.max_running == pytest.approx(49, rel=0.05)
+    assert table.max_waiting == pytest.approx(234, rel=0.05)
+
+
+def test_running_and_waiting_follow_the_measured_ones_over_time() -> None:
+    path = measurements("llmservingsim") / "rtx4090-llama-3.1-8b" / "timeseries.csv"
+    with path.open() as file:
+        ticks = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    steps = replayed().record.steps
+    ends = [end / 1e9 for end in steps.end_ns]
+    away = {"running": 0.0, "waiting": 0.0}
+    place = 0
+    for tick in ticks[:-1]:
+        while place + 1 < len(ends) and ends[place] < tick["t"]:
+            place += 1
+        away["running"] += abs(steps.num_running[place] - tick["running"]) / len(ticks)
+        away["waiting"] += abs(steps.num_waiting[place] - tick["waiting"]) / len(ticks)
+    assert away["running"] <= 2.0
+    assert away["waiting"] <= 4.0
+
+
+def test_it_takes_seconds() -> None:
+    replayed()
+    began = time.process_time()
+    replayed.__wrapped__()
+    assert time.process_time() - began < 30
