@@ -55,6 +55,7 @@ class FitOptions:
         spread: (metric, statistic) -> per cent by which the server's own repeats differ.
         leave_one_out: predict every run without it.
         jobs: processes.
+        data: what the profile says of its data; None: the names of the files.
         notes: sentences for the profile.
     """
 
@@ -70,6 +71,7 @@ class FitOptions:
     spread: Mapping[Key, float] = field(default_factory=dict)
     leave_one_out: bool = True
     jobs: int = 1
+    data: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -302,7 +304,7 @@ def _profile(
         calibrated=True,
         date=options.date or datetime.date.today(),
         source=options.source,
-        data=tuple(path.name for path in data),
+        data=options.data or tuple(path.name for path in data),
         server=profiled_server(server),
         step_time=step_time.model_copy(update={"covariance": Covariance(names=names, matrix=rows)}),
         valid_up_to=ValidUpTo(**{key: value for key, value in largest.items() if value}),

@@ -25,7 +25,6 @@ GRAPH_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 TERMS = {
     "floor_us": 500.0,
     "per_attention_pair_ns": 5.0,
-    "per_decode_us": 10.0,
     "per_request_us": 5.0,
     "per_decode_context_token_ns": 100.0,
     "per_chunk_context_token_ns": 100.0,

@@ -141,6 +141,7 @@ def qwen2_5_3b_a10g(folder: Path, _jobs: int, _progress: Progress) -> FitOutcome
             "means by composition over 121,814 steps. The model is believed to be Qwen2.5-3B-Instruct."
         ),
         date=DATE,
+        data=("decode_steps, decode_context_effect, prefill_only_steps and mixed_steps, mean milliseconds",),
         notes=(
             "Fitted to mean durations by composition, one row each; later chunks of a prompt are left out (their "
             "contexts are not stated).",
@@ -267,6 +268,7 @@ def _table_options(name: str, description: str, *notes: str) -> FitOptions:
     return FitOptions(
         name=name,
         description=description,
+        data=("operators of one layer by tokens, sequences and attention's composition",),
         source=(
             "Operator timings taken inside vLLM 0.19.0 on this kind of GPU, published with LLMServingSim "
             "(github.com/casys-kaist/LLMServingSim, profiler/); the numbers here were fitted to steps that those price."
