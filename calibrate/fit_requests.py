@@ -130,7 +130,7 @@ def fit_requests(
         for i in everything:
             others = [j for j in everything if j != i]
             away = Cloud(cloud.scale, list(cloud.points), list(cloud.found))
-            left_out[i] = _refine(full, others, away, near.x, _told(progress, f"without {cases[i].name}"))
+            left_out[i] = _refine(full, others, away, solution.x, _told(progress, f"without {cases[i].name}"))
     return _result(full, solution, left_out, len(full.known) + len(short.known))
 
 

@@ -25,7 +25,7 @@ PartResiduals = Callable[[Sequence[Floats], Sequence[int]], list[dict[int, Float
 
 _FIRST_DIFFERENCE = 0.05
 _DIFFERENCES = (0.01, 0.4)
-_CHANGE = 3.0
+_CHANGE = 1.0
 """A difference is chosen so that residuals change by this many units, as far as the last Jacobian knows, within the
 bounds above, relative to the term."""
 
@@ -40,10 +40,9 @@ _ENOUGH = 1e-3
 
 _REACH = 1.5
 _FAR = 2.0
-_SETTLED = 0.05
-_MOVES = 6
+_SETTLED = 0.3
 """In scales of a cloud: points beyond the first count little, no step is longer than the second, and a minimum that
-moved less than the third has settled, if not after so many moves."""
+moved less than the third has settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ def refine(
     prior: Prior,
     *,
     center: Floats,
-    rounds: int = 3,
+    rounds: int = 6,
     num_points: int | None = None,
     report: Callable[[int, float], None] = lambda _points, _cost: None,
 ) -> Solution:
@@ -185,33 +184,23 @@ def refine(
         cloud: points known already; new ones are added.
         prior: what is believed without data.
         center: where to begin.
-        rounds: how often points are drawn at most; none are when as many as a round has lie about the minimum already.
+        rounds: how often to go to the minimum at most. Points are drawn before, unless as many lie there already.
         num_points: drawn each time; None: three for every two terms.
         report: told the number of points and the cost of the model.
     """
     rng = np.random.default_rng(len(cloud.points))
     number = num_points or 3 * len(center) // 2 + 1
-    for turn in range(rounds + 1):
-        if cloud.points:
-            center = _settled(cloud, center, parts, prior)
-            values, _ = cloud.model(center, parts)
-            report(len(cloud.points), _cost(values, center, prior))
-        if turn == rounds or cloud.weight(center, parts) > number:
-            break
-        cloud.add([center, *cloud.drawn(center, prior.upper, number, rng)], parts, residuals)
-    values, slopes = cloud.model(center, parts)
-    return Solution(center, values, slopes, _cost(values, center, prior), len(cloud.points))
-
-
-def _settled(cloud: Cloud, center: Floats, parts: Sequence[int], prior: Prior) -> Floats:
-    """Goes from minimum to minimum of the model until it stays, with the points there are."""
-    for _ in range(_MOVES):
-        values, slopes = cloud.model(center, parts)
-        moved = _minimum((values, slopes), center, prior, cloud.scale) - center
+    for _ in range(rounds):
+        if cloud.weight(center, parts) < number:
+            cloud.add([center, *cloud.drawn(center, prior.upper, number, rng)], parts, residuals)
+        model = cloud.model(center, parts)
+        moved = _minimum(model, center, prior, cloud.scale) - center
         center = center + moved
+        report(len(cloud.points), _cost(model[0] + model[1] @ moved, center, prior))
         if np.max(np.abs(moved) / cloud.scale) < _SETTLED:
             break
-    return center
+    values, slopes = cloud.model(center, parts)
+    return Solution(center, values, slopes, _cost(values, center, prior), len(cloud.points))
 
 
 def covariance(solution: Solution, prior: Prior) -> Floats:

@@ -101,13 +101,15 @@ class StepData:
         floor = 1e3 * term("floor_us") * np.ones(len(self))
         if form.num_experts:
             missed = 1.0 - form.experts_per_token / form.num_experts
-            floor = floor + 1e3 * term(MOE) * (1.0 - missed**self.raw_tokens)
+            floor = floor + 1e3 * term(MOE) * (1.0 - missed**self.raw_tokens) ** form.moe_exponent
         work = 1e3 * term("per_token_us") * self.tokens
         table = form.fixed.get("compute_table_us")
         if table:
             work = 1e3 * np.interp(self.tokens, [count for count, _ in table], [us for _, us in table])
         overlap = values.get("overlap", form.fixed.get("overlap", 1.0))
-        base = np.maximum(floor, work) + (1.0 - overlap) * np.minimum(floor, work)
+        low, high = np.minimum(floor, work), np.maximum(floor, work)
+        bend = values.get("smoothness", 0.0)
+        base = (1.0 - overlap) * low + (high * (1.0 + (low / high) ** (1.0 / bend)) ** bend if bend else high)
         device = (
             base
             + term("per_attention_pair_ns") * self.pairs

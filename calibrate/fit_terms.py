@@ -65,6 +65,7 @@ _SPREAD = {
     "host_us": 5.0,
     "host_per_request_us": 20.0,
     "overlap": 0.5,
+    "smoothness": 1.0,
     "client.request_ms": 2.0,
     "client.per_prompt_token_us": 2.0,
     "client.response_ms": 1.0,
@@ -81,6 +82,7 @@ _START = {
     "host_us": 1000.0,
     "host_per_request_us": 10.0,
     "overlap": 0.9,
+    "smoothness": 0.3,
     "client.request_ms": 5.0,
     "client.per_prompt_token_us": 1.0,
     "client.response_ms": 1.0,
@@ -107,7 +109,7 @@ class Term:
     @property
     def most(self) -> float:
         """The largest value that makes sense, as a multiple of the start."""
-        return 1.0 / self.start if self.key == "overlap" else math.inf
+        return 1.0 / self.start if self.key in ("overlap", "smoothness") else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class ModelForm:
         tile_tokens: rounding of tokens in the compute term.
         num_experts: experts of a layer; 0: no mixture of experts.
         experts_per_token: experts that a token goes to.
+        moe_exponent: how the floor bends with the experts touched.
         graph_sizes: captured CUDA-graph sizes.
         fixed: further keys of `FittedStepTime`, such as tables.
     """
@@ -125,6 +128,7 @@ class ModelForm:
     tile_tokens: int = 1
     num_experts: int = 0
     experts_per_token: int = 0
+    moe_exponent: float = 1.0
     graph_sizes: tuple[int, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
@@ -136,6 +140,7 @@ class ModelForm:
                 growth_us=_estimate(values.get(MOE, 0.0)),
                 num_experts=self.num_experts,
                 experts_per_token=self.experts_per_token,
+                exponent=self.moe_exponent,
             )
         return FittedStepTime(
             kind="fitted", tile_tokens=self.tile_tokens, graph_sizes=self.graph_sizes, **{**self.fixed, **keys}
@@ -242,7 +247,8 @@ def data_starts(keys: tuple[str, ...], steps: Sequence[tuple[Batch, float]]) -> 
     terms = []
     for key in keys:
         unit = 1.0 if key.endswith("_ns") else 1e3
-        start = _START.get("overlap", 1.0) if key == "overlap" else 0.1 * mean / unit / max(1, largest.get(key, 1))
+        shape = key in ("overlap", "smoothness")
+        start = _START[key] if shape else 0.1 * mean / unit / max(1, largest.get(key, 1))
         if key == "floor_us":
             start = durations[len(durations) // 10] / 1e3
         terms.append(Term(key, start, 3.0))

@@ -26,8 +26,9 @@ class StepCoefficients:
 
     P prefill tokens, D decodes, T = P + D, R requests. `pad(n)` is the captured CUDA-graph size that n tokens run in.
 
-        base  = max(F, C) + (1 - overlap) · min(F, C)
-        F     = floor_ns, or decode_table(pad(D)), + moe_growth_ns · (1 - (1 - k/E)^T)
+        base  = (max(F, C)^(1/s) + min(F, C)^(1/s))^s for smoothness s > 0, max(F, C) for 0,
+                + (1 - overlap) · min(F, C)
+        F     = floor_ns, or decode_table(pad(D)), + moe_growth_ns · (1 - (1 - k/E)^T)^moe_exponent
         C     = token_ns · T rounded up to tiles, or compute_table(T rounded up to tiles)
         device = base + attention_pair_ns · pairs + decode_ns · D + decode_context_ns · Σ context of decodes
                + chunk_context_ns · Σ context of chunks + request_ns · R
@@ -46,6 +47,9 @@ class StepCoefficients:
     moe_growth_ns: float = 0.0
     """How much the floor grows from no expert read to all of them (mixture of experts)."""
 
+    moe_exponent: float = 1.0
+    """Below 1, the first experts cost more than later ones: reading few does not fill the memory system."""
+
     num_experts: int = 0
     """E: experts of a layer."""
 
@@ -63,6 +67,10 @@ class StepCoefficients:
 
     overlap: float = 1.0
     """1: floor and compute hide each other wholly (the larger one counts); 0: they add up."""
+
+    smoothness: float = 0.0
+    """How gradually computing takes over from reading weights: 0 at once (the larger one counts), 1 not at all (they
+    add up). Where both are alike, the base is 2^s of either."""
 
     attention_pair_ns: float = 0.0
     """One query-key pair of a chunk, over all layers."""
@@ -105,6 +113,8 @@ class StepCoefficients:
                 raise ValueError(f"{f.name} must be finite and not negative; got {value}")
         if self.overlap > 1:
             raise ValueError(f"overlap lies between 0 and 1; got {self.overlap}")
+        if self.smoothness > 1:
+            raise ValueError(f"smoothness lies between 0 and 1; got {self.smoothness}")
         if self.tile < 1:
             raise ValueError(f"tile must be at least 1; got {self.tile}")
         if self.moe_growth_ns and not 0 < self.experts_per_token <= self.num_experts:
@@ -169,6 +179,7 @@ class FittedModel:
         self._growths: list[float] = []  # by tokens
         self._works: list[float] = []  # by tokens
         self._hidden = 1.0 - coefficients.overlap
+        self._smoothness = coefficients.smoothness
         self._has_host = bool(coefficients.host_ns or coefficients.host_request_ns)
         self._has_mixed = bool(
             coefficients.mixed_graph_ns or coefficients.mixed_eager_ns or coefficients.mixed_decode_context_ns
@@ -202,6 +213,8 @@ class FittedModel:
         floor = self._floors[decodes] + self._growths[tokens]
         work = self._works[tokens]
         device = floor + self._hidden * work if floor > work else work + self._hidden * floor
+        if self._smoothness:
+            device += self._bend(floor, work)
         device += (
             c.attention_pair_ns * pairs
             + c.decode_ns * decodes
@@ -225,7 +238,7 @@ class FittedModel:
         sequences = c.decode_ns * batch.num_decodes + c.request_ns * batch.num_requests
         floor = self._floors[batch.num_decodes] + self._growths[batch.num_tokens]
         work = self._works[batch.num_tokens]
-        gemm = max(floor, work) + self._hidden * min(floor, work) + self._mixed(batch)
+        gemm = max(floor, work) + self._hidden * min(floor, work) + self._bend(floor, work) + self._mixed(batch)
         host = max(0.0, total - gemm - attention - kv_reads - sequences) if self._has_host else 0.0
         values = (gemm, attention, kv_reads, sequences, 0.0, host)
         return {
@@ -261,6 +274,13 @@ class FittedModel:
         self._most_decode_context = max(self._most_decode_context, batch.decode_context)
         self._most_chunk_context = max(self._most_chunk_context, batch.chunk_context)
 
+    def _bend(self, floor: float, work: float) -> float:
+        """Returns what the smooth maximum is above the maximum."""
+        low, high = (floor, work) if floor < work else (work, floor)
+        if not low or not self._smoothness:
+            return 0.0
+        return float(high * ((1.0 + (low / high) ** (1.0 / self._smoothness)) ** self._smoothness - 1.0))
+
     def _mixed(self, batch: Batch) -> float:
         if not batch.num_prefill_tokens or not batch.num_decodes:
             return 0.0
@@ -276,7 +296,7 @@ class FittedModel:
         for n in range(len(self._works), 1 << tokens.bit_length()):
             padded = _padded(n, c.graph_sizes)
             self._floors.append(_interpolated(c.decode_table, padded) if c.decode_table else c.floor_ns)
-            self._growths.append(c.moe_growth_ns * (1.0 - missed**n))
+            self._growths.append(c.moe_growth_ns * (1.0 - missed**n) ** c.moe_exponent)
             tiled = -(-padded // c.tile) * c.tile
             self._works.append(_interpolated(c.compute_table, tiled) if c.compute_table else c.token_ns * tiled)
 

@@ -76,8 +76,9 @@ def _value(step_time: FittedStepTime, name: str) -> float:
 
 def _with_values(step_time: FittedStepTime, values: Mapping[str, float]) -> FittedStepTime:
     update: dict[str, object] = {name: Estimate(value=value) for name, value in values.items() if name != _MOE}
-    if "overlap" in values:
-        update["overlap"] = Estimate(value=min(1.0, values["overlap"]))
+    for name in ("overlap", "smoothness"):
+        if name in values:
+            update[name] = Estimate(value=min(1.0, values[name]))
     if _MOE in values and step_time.moe is not None:
         update["moe"] = step_time.moe.model_copy(update={"growth_us": Estimate(value=values[_MOE])})
     return step_time.model_copy(update=update)

@@ -64,11 +64,12 @@ ZERO = Estimate(value=0.0)
 
 
 class MoeFloor(Part):
-    """The part of the floor that grows with the experts touched: growth · (1 − (1 − k/E)^tokens)."""
+    """The part of the floor that grows with the experts touched: growth · (1 − (1 − k/E)^tokens)^exponent."""
 
     growth_us: Coefficient
     num_experts: int = Field(gt=0)
     experts_per_token: int = Field(gt=0)
+    exponent: float = Field(default=1.0, gt=0, le=1)
 
 
 class Covariance(Part):
@@ -105,6 +106,7 @@ class FittedStepTime(Part):
     compute_table_us: Points | None = None
     tile_tokens: int = Field(default=1, ge=1)
     overlap: Coefficient = Estimate(value=1.0)
+    smoothness: Coefficient = ZERO
     per_attention_pair_ns: Coefficient = ZERO
     per_decode_us: Coefficient = ZERO
     per_decode_context_token_ns: Coefficient = ZERO
@@ -122,7 +124,7 @@ class FittedStepTime(Part):
     def _consistent(self) -> Self:
         self.coefficients()  # raises ValueError with the reason
         if self.covariance is not None:
-            known = {name for name, field in type(self).model_fields.items() if "_" in name or name == "overlap"}
+            known = {name for name in type(self).model_fields if "_" in name or name in ("overlap", "smoothness")}
             if unknown := [n for n in self.covariance.names if n not in known and n != "moe.growth_us"]:
                 raise ValueError(f"covariance: {unknown[0]} is no coefficient of this model")
         return self
@@ -134,12 +136,14 @@ class FittedStepTime(Part):
             floor_ns=1e3 * self.floor_us.value,
             decode_table=_in_ns(self.decode_table_us),
             moe_growth_ns=1e3 * moe.growth_us.value if moe else 0.0,
+            moe_exponent=moe.exponent if moe else 1.0,
             num_experts=moe.num_experts if moe else 0,
             experts_per_token=moe.experts_per_token if moe else 0,
             token_ns=1e3 * self.per_token_us.value,
             compute_table=_in_ns(self.compute_table_us),
             tile=self.tile_tokens,
             overlap=self.overlap.value,
+            smoothness=self.smoothness.value,
             attention_pair_ns=self.per_attention_pair_ns.value,
             decode_ns=1e3 * self.per_decode_us.value,
             decode_context_ns=self.per_decode_context_token_ns.value,
