@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from calibrate.profile_tables import README, shipped, with_tables
 from calibrate.replay_server import choose_server
-from sim.engine.profile import PROFILES_DIR, load_profile, profile_names
+from sim.engine.profile import load_profile, profile_names
 from sim.engine.profile_draws import has_uncertainty, sample_profiles
 from sim.engine.step_time import Batch
 
@@ -25,8 +26,15 @@ def test_it_loads_and_plans_its_own_server(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_stands_in_the_readme_with_its_errors(name: str) -> None:
-    readme = (PROFILES_DIR / "README.md").read_text()
-    assert f"({name}.yaml)" in readme
+    assert f"({name}.yaml)" in README.read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_the_errors_that_the_profiles_state() -> None:
+    readme = README.read_text(encoding="utf-8")
+    assert with_tables(readme, shipped()) == readme
+    for profile in shipped():
+        worst = max((row.error_percent for table in profile.errors for row in table.rows), key=abs)
+        assert f"{worst:+.1f}" in readme.split(f"### {profile.name}\n")[1].split("\n### ")[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
