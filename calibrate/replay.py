@@ -18,7 +18,7 @@ from sim.deployment import Deployment
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run as run_engine
 from sim.engine.step_time import ClientLatency, StepTimeModel
-from sim.records import RunRecord
+from sim.records import RequestLog, RunRecord
 from sim.workload.client import Workload
 from sim.workload.closed_loop import ClosedLoop
 from sim.workload.open_loop import OpenLoop
@@ -126,11 +126,12 @@ def simulate_requests(
     for replica in range(replicas if replicas > 1 else 0):
         rows = np.arange(replica, len(requests), replicas)
         cap = None if max_concurrency is None else max(1, max_concurrency // replicas)
-        first = len(record.requests)
         _run(record, _workload(requests.take(rows), cap), deployment, model, latency=latency, replica=replica)
-        for request in record.requests[first:]:
-            request.request_id = int(rows[request.request_id])
-    record.requests.sort(key=lambda request: request.request_id)  # they are numbered as they are sent
+    replayed = list(record.requests)
+    for request in replayed if replicas > 1 else ():
+        request.request_id = request.request_id * replicas + request.replica  # its row in `requests`
+    replayed.sort(key=lambda request: request.request_id)  # they are numbered as they are sent
+    record.requests = RequestLog(replayed)
     return record
 
 

@@ -8,8 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sim.errors import UserError
-from sim.records import ItlLog, Outcome, RequestRecord, RunRecord, StepLog
+from sim.records import REQUEST_FIELDS, ItlLog, Outcome, RequestLog, RunRecord, StepLog
 from sim.results.storage import FORMAT
 
 _OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}
@@ -87,20 +89,20 @@ def _columns(path: Path) -> Any:
         raise UserError(f"{path}: not a Parquet file of a run: {error}") from None
 
 
-def _requests(table: Any) -> tuple[list[RequestRecord], tuple[str, ...]]:
+def _requests(table: Any) -> tuple[RequestLog, tuple[str, ...]]:
     names = table["class_name"].combine_chunks()
-    class_names = tuple(names.dictionary.to_pylist())
-    outcomes = [_OUTCOMES[name] for name in table["outcome"].to_pylist()]
-    given = {"class_id": names.indices.to_pylist(), "outcome": outcomes}
-    names_of = [field.name for field in fields(RequestRecord)]
-    columns = [given[name] if name in given else table[name].to_pylist() for name in names_of]
-    return [RequestRecord(*row) for row in zip(*columns, strict=True)], class_names
+    outcomes = table["outcome"].combine_chunks()
+    codes = np.array([_OUTCOMES[name] for name in outcomes.dictionary.to_pylist()], np.int64)
+    given = {"class_id": names.indices.to_numpy(), "outcome": codes[outcomes.indices.to_numpy()]}
+    columns = [given[name] if name in given else table[name].to_numpy() for name in REQUEST_FIELDS]
+    return RequestLog.of_columns([_array(column) for column in columns]), tuple(names.dictionary.to_pylist())
 
 
 def _log(kind: Any, table: Any) -> Any:
-    columns = {}
-    for field in fields(kind):
-        column = array("q")
-        column.frombytes(table[field.name].to_numpy().astype("int64").tobytes())
-        columns[field.name] = column
-    return kind(**columns)
+    return kind(**{field.name: _array(table[field.name].to_numpy()) for field in fields(kind)})
+
+
+def _array(values: Any) -> array[int]:
+    column = array("q")
+    column.frombytes(values.astype(np.int64).tobytes())
+    return column

@@ -123,7 +123,7 @@ class ApiServer:
 
     def warnings(self) -> list[str]:
         """Returns a sentence where requests came that a real server would hold for ever."""
-        stuck = sum(request.outcome is Outcome.NEVER_FITS for request in self.run.requests)
+        stuck = self.run.requests.column("outcome").count(Outcome.NEVER_FITS)
         if not stuck:
             return []
         return [

@@ -8,8 +8,12 @@ means "never happened".
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from itertools import chain
+from operator import attrgetter
+from typing import TypeAlias, overload
 
 
 class Outcome(IntEnum):
@@ -50,6 +54,125 @@ class RequestRecord:
     num_preemptions: int = 0
     attempt: int = 0  # 0 for the first try, 1 for the first retry, …
     outcome: Outcome = Outcome.UNFINISHED
+
+
+REQUEST_FIELDS = tuple(field.name for field in fields(RequestRecord))
+"""The columns of a `RequestLog`."""
+
+_Packed: TypeAlias = tuple["array[int]", ...]
+_CHUNK = 4096
+_values = attrgetter(*REQUEST_FIELDS)
+
+
+class RequestLog(Sequence[RequestRecord]):
+    """The requests of a run in the order in which they arrived, in little memory.
+
+    A record of Python integers takes three times the room of its values, and a run may have a million. So records are
+    kept as they are only while something may still happen to them: 4,096 neighbours that have all ended are packed into
+    int64 columns when a later one is appended. From then on `log[i]` is a copy: to change it changes nothing.
+    """
+
+    __slots__ = ("_chunks", "_open", "_tail")
+
+    def __init__(self, records: Iterable[RequestRecord] = ()) -> None:
+        self._chunks: list[list[RequestRecord] | _Packed] = []  # of _CHUNK rows each
+        self._open: list[int] = []  # which of them are not packed
+        self._tail: list[RequestRecord] = []  # what does not fill a chunk
+        self.extend(records)
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[array[int]]) -> RequestLog:
+        """Returns a log of given columns, in the order of `REQUEST_FIELDS`."""
+        log, size = cls(), len(columns[0])
+        full = size - size % _CHUNK
+        log._chunks = [tuple(column[row : row + _CHUNK] for column in columns) for row in range(0, full, _CHUNK)]
+        log._tail = list(_unpacked(tuple(column[full:] for column in columns)))
+        return log
+
+    def append(self, record: RequestRecord) -> None:
+        """Adds a request; its record may be changed until it has ended and another one is added."""
+        if len(self._tail) == _CHUNK:
+            self._open.append(len(self._chunks))
+            self._chunks.append(self._tail)
+            self._tail = []
+            self._pack()
+        self._tail.append(record)
+
+    def extend(self, records: Iterable[RequestRecord]) -> None:
+        """Adds requests."""
+        for record in records:
+            self.append(record)
+
+    def column(self, name: str, start: int = 0, stop: int | None = None) -> array[int]:
+        """Returns a field of the requests from `start` to before `stop` (default: of all)."""
+        place, stop = REQUEST_FIELDS.index(name), len(self) if stop is None else min(stop, len(self))
+        found = _column()
+        for first in range(start - start % _CHUNK, stop, _CHUNK):
+            chunk = self._chunk(first)
+            rows = slice(max(0, start - first), stop - first)
+            if isinstance(chunk, tuple):
+                found += chunk[place][rows]
+            else:
+                found.extend(getattr(record, name) for record in chunk[rows])
+        return found
+
+    def __iadd__(self, records: Iterable[RequestRecord]) -> RequestLog:
+        self.extend(records)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._chunks) * _CHUNK + len(self._tail)
+
+    def __iter__(self) -> Iterator[RequestRecord]:
+        return chain.from_iterable(
+            _unpacked(chunk) if isinstance(chunk, tuple) else chunk for chunk in chain(self._chunks, (self._tail,))
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> RequestRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RequestRecord]: ...
+    def __getitem__(self, index: int | slice) -> RequestRecord | list[RequestRecord]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"no request {index} of {len(self)}")
+        index %= len(self)
+        chunk, row = self._chunk(index), index % _CHUNK
+        return next(_unpacked(tuple(c[row : row + 1] for c in chunk))) if isinstance(chunk, tuple) else chunk[row]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"RequestLog({list(self)!r})"
+
+    def _chunk(self, index: int) -> list[RequestRecord] | _Packed:
+        place = index // _CHUNK
+        return self._chunks[place] if place < len(self._chunks) else self._tail
+
+    def _pack(self) -> None:
+        """Packs the chunks whose requests have all ended. One that lasts keeps its own chunk open, and no other."""
+        still_open = []
+        for place in self._open:
+            chunk = self._chunks[place]
+            if all(record.outcome for record in chunk):  # type: ignore[union-attr]
+                columns = zip(*map(_values, chunk), strict=True)
+                self._chunks[place] = tuple(array("q", column) for column in columns)
+            else:
+                still_open.append(place)
+        self._open = still_open
+
+
+def _unpacked(columns: _Packed) -> Iterator[RequestRecord]:
+    for values in zip(*columns, strict=True):
+        record = RequestRecord(*values)
+        record.outcome = Outcome(record.outcome)
+        yield record
 
 
 def _column() -> array[int]:
@@ -168,7 +291,7 @@ class RunRecord:
     calibrated: bool
     end_ns: int = 0  # when the last event happened
     arrivals_end_ns: int = 0  # when the workload stopped sending new work (= end_ns for finite workloads)
-    requests: list[RequestRecord] = field(default_factory=list)
+    requests: RequestLog = field(default_factory=RequestLog)
     steps: StepLog = field(default_factory=StepLog)
     itl: ItlLog = field(default_factory=ItlLog)
     warnings: list[str] = field(default_factory=list)  # said once each, for the person who reads the result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def simulated_table(context: Context, detail: Detail) -> Table:
     return Table("simulated_workload", words("table.simulated.title"), columns, tuple(rows), note, "T4")
 
 
-def _lengths(requests: list[RequestRecord]) -> dict[str, np.ndarray[Any, Any]]:
+def _lengths(requests: Sequence[RequestRecord]) -> dict[str, np.ndarray[Any, Any]]:
     turns: dict[tuple[int, int], int] = {}
     conversation: dict[int, int] = {}
     for each in requests:
@@ -101,7 +101,7 @@ def _lengths(requests: list[RequestRecord]) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def _totals(requests: list[RequestRecord]) -> tuple[list[int], list[int]]:
+def _totals(requests: Sequence[RequestRecord]) -> tuple[list[int], list[int]]:
     return [each.num_prompt_tokens for each in requests], [each.num_output_tokens for each in requests]
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sim.records import Outcome, RequestRecord, RunRecord
+from sim.records import Outcome, RunRecord
 from sim.results.percentiles import IntArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -38,11 +38,11 @@ class RequestColumns:
     @classmethod
     def of(cls, run: RunRecord) -> RequestColumns:
         """Reads the columns from a run."""
-        finish = _column(run.requests, "finish_ns")
+        finish = as_array(run.requests.column("finish_ns"))
         return cls(
             finish_ns=finish,
             known_until_ns=np.where(finish >= 0, finish, run.end_ns),
-            **{name: _column(run.requests, name) for name in _NAMES},
+            **{name: as_array(run.requests.column(name)) for name in _NAMES},
         )
 
     def ended(self, *outcomes: Outcome) -> BoolArray:
@@ -56,10 +56,8 @@ class RequestColumns:
 _NAMES = tuple(name for name in RequestColumns.__dataclass_fields__ if name not in {"finish_ns", "known_until_ns"})
 
 
-def _column(requests: list[RequestRecord], name: str) -> IntArray:
-    return np.fromiter((getattr(request, name) for request in requests), dtype=np.int64, count=len(requests))
-
-
 def as_array(column: array[int]) -> IntArray:
-    """Returns a column of a step or token log as an int64 array."""
-    return np.array(column, dtype=np.int64)
+    """Returns a column of a log as an int64 array on the same memory: a view, for reading a run that has ended."""
+    view = np.frombuffer(column, dtype=np.int64) if column else np.empty(0, np.int64)
+    view.flags.writeable = False
+    return view

@@ -190,7 +190,7 @@ def _window(run: RunRecord, scenario: Scenario) -> Window:
     window = steady_window(run, warm_up_ns=round(scenario.run.warm_up * 1e9), finite=is_finite(scenario))
     if isinstance(scenario.workload, OpenLoopWorkload) and scenario.workload.num_requests and not window.finite:
         # A number of requests at a rate: the load lasts until the last of them is sent.
-        last_ns = max((request.sent_ns for request in run.requests), default=0)
+        last_ns = max(run.requests.column("sent_ns"), default=0)
         return Window(window.start_ns, min(window.end_ns, last_ns), finite=False)
     return window
 
@@ -204,7 +204,7 @@ def _short_run(run: RunRecord, metrics: RunMetrics, scenario: Scenario) -> str |
     capped = isinstance(workload, TraceWorkload) and workload.max_concurrency is not None
     if mean_ms is None or capped or not isinstance(workload, TraceWorkload | OpenLoopWorkload):
         return None
-    sent = [request.sent_ns for request in run.requests]
+    sent = run.requests.column("sent_ns")
     span_s = (max(sent) - min(sent)) / 1e9
     if span_s == 0 or span_s >= _MIN_TURNOVERS * mean_ms / 1000:
         return None

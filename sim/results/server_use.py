@@ -6,6 +6,7 @@ scheduling lets two overlap) to its end. Between steps the engine is idle: nothi
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,10 +142,9 @@ class _Rows:
     def weight_ns(self) -> IntArray:
         return self.finish_ns - self.begin_ns
 
-    def inside(self, column: object) -> IntArray:
+    def inside(self, column: array[int]) -> IntArray:
         """Returns the rows of a column whose step ended in the window."""
-        values: IntArray = np.array(column, dtype=np.int64)[self.ended]
-        return values
+        return as_array(column)[self.ended]
 
     def level(self, values: IntArray | FloatArray) -> Level:
         """Returns the time-weighted mean and the maximum of the sum over the replicas."""

@@ -6,7 +6,9 @@
     responses.parquet  of Ollama alone: one row an answer, with its timing fields
     manifest.json      what they are: scenario and its hash, seed, load, versions, the server's limits
 
-Times are nanoseconds since the start of the run; -1 means "never happened". No file holds a date: what depends on when
+Every column is int64 (times are nanoseconds since the start of the run; -1 means "never happened"), but for names,
+which are dictionaries of text: `class_name` in place of class_id, `outcome` (in lower case), and the `model` of an
+answer. `tables.py` makes the columns. No file holds a date: what depends on when
 it was made could not be compared. Each file appears complete or not at all.
 """
 
@@ -15,19 +17,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim import __version__
 from sim.errors import UserError
-from sim.records import OllamaLog, OllamaResponse, Outcome, RequestRecord, RunRecord
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from sim.records import RunRecord
 
 FORMAT = 1
 """Of the files; rises when a reader of older ones would misread them."""
@@ -50,17 +48,10 @@ def write_run(folder: Path, run: RunRecord, manifest: Mapping[str, Any]) -> None
     Raises:
         UserError: the folder cannot be made or written, or the disk is full.
     """
-    import pyarrow.parquet as pq  # noqa: PLC0415 - a fifth of a second that a run without --out need not pay
+    from sim.results.tables import tables, write_table  # noqa: PLC0415 - a run without --out need not import pyarrow
 
-    tables = {"requests": _requests(run), "steps": _log(run.steps), "itl": _log(run.itl)}
-    if run.ollama is not None:
-        tables["responses"] = _responses(run.ollama)
-    for name, table in tables.items():
-
-        def write(path: Path, table: pa.Table = table) -> None:
-            pq.write_table(table, path, compression="zstd")
-
-        write_atomically(folder / f"{name}.parquet", write)
+    for name, table in tables(run).items():
+        write_atomically(folder / f"{name}.parquet", partial(write_table, table=table))
     described = {"format": FORMAT, **manifest, "server": _server(run), "warnings": run.warnings, "versions": versions()}
     write_text(folder / "manifest.json", json.dumps(described, indent=2, allow_nan=False) + "\n")
 
@@ -103,50 +94,6 @@ def _remove(path: Path) -> None:
 
 def _write_utf8(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _requests(run: RunRecord) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415 - see write_run
-
-    columns: dict[str, pa.Array] = {}
-    for field in fields(RequestRecord):
-        values = [getattr(request, field.name) for request in run.requests]
-        match field.name:
-            case "class_id":
-                columns["class_name"] = _dictionary(values, list(run.class_names))
-            case "outcome":
-                names = [outcome.name.lower() for outcome in sorted(Outcome)]
-                columns["outcome"] = _dictionary([int(value) for value in values], names)
-            case _:
-                columns[field.name] = pa.array(values, type=pa.int64())
-    return pa.table(columns)
-
-
-def _responses(log: OllamaLog) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415 - see write_run
-
-    columns = {}
-    for field in fields(OllamaResponse):
-        values = [getattr(response, field.name) for response in log.responses]
-        if field.name == "model_id":
-            columns["model"] = _dictionary(values, [model.name for model in log.models])
-        else:
-            columns[field.name] = pa.array(values, type=pa.int64())
-    return pa.table(columns)
-
-
-def _log(log: Any) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415 - see write_run
-
-    columns: dict[str, array[int]] = {field.name: getattr(log, field.name) for field in fields(log)}
-    return pa.table({name: pa.array(column, type=pa.int64()) for name, column in columns.items()})
-
-
-def _dictionary(codes: list[int], names: list[str]) -> pa.Array:
-    """Returns a column of names, each written once."""
-    import pyarrow as pa  # noqa: PLC0415 - see write_run
-
-    return pa.DictionaryArray.from_arrays(pa.array(codes, type=pa.int32()), pa.array(names, type=pa.string()))
 
 
 def _server(run: RunRecord) -> dict[str, Any]:

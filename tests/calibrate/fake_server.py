@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
 
     def _stream(self, body: dict[str, Any], what: str) -> None:
-        state = self.server_state
+        self._count("prompt_tokens", len(body["prompt"]))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -124,6 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         count = body["max_tokens"] // 2 if what in ("cut", "short") else body["max_tokens"]
         for i in range(count):
             time.sleep(TOKEN_S)
+            self._count("generation_tokens", 1)  # before the client sees it: a reading afterwards holds at least that
             choice: dict[str, Any] = {"text": f" t{i}", "finish_reason": None}
             if body.get("return_token_ids"):
                 choice["token_ids"] = [7_000 + i]
@@ -138,9 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._event(json.dumps({"choices": [], "usage": {"completion_tokens": count}}))
         self._event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
-        with state.lock:
-            state.counters["generation_tokens"] += count
-            state.counters["prompt_tokens"] += len(body["prompt"])
+
+    def _count(self, counter: str, number: int) -> None:
+        with self.server_state.lock:
+            self.server_state.counters[counter] += number
 
     def _event(self, data: str) -> None:
         payload = f"data: {data}\n\n".encode()

@@ -21,7 +21,7 @@ from tests.sim.results.toys import MS, S, add_gaps, add_step, empty_run, finishe
 def toy() -> RunRecord:
     """Three answers and a timeout: 3 tokens 10 ms apart, 2 tokens 30 ms apart, one token."""
     record = empty_run()
-    record.requests = [
+    record.requests += [
         finished(0, 0, 100 * MS, decode_ns=20 * MS, tokens=3, num_prompt_tokens=10),
         finished(1, 500 * MS, 200 * MS, decode_ns=30 * MS, tokens=2, num_prompt_tokens=20, queued_ns=400 * MS),
         finished(2, 2 * S, 50 * MS, num_prompt_tokens=30),

@@ -7,7 +7,7 @@ import pytest
 from reports.diagnosis import find_symptoms
 from reports.source import Detail
 from reports.words import LANGUAGES, Words
-from sim.records import Outcome
+from sim.records import Outcome, RequestLog
 from sim.results.metrics import summarize
 from tests.reports.worlds import run, symptoms
 from tests.sim.results.toys import S, empty_run, finished, log_steps, open_loop_scenario, request
@@ -86,7 +86,7 @@ def test_a_calm_server_has_no_symptom() -> None:
 
 def test_requests_that_can_never_be_served_are_named_first() -> None:
     run_record = empty_run()
-    run_record.requests = [finished(n, (100 + n) * S, S // 10) for n in range(50)]
+    run_record.requests = RequestLog(finished(n, (100 + n) * S, S // 10) for n in range(50))
     log_steps(run_record)
     run_record.arrivals_end_ns = run_record.end_ns = 1000 * S
     scenario = open_loop_scenario("ttft.p95 <= 1s")

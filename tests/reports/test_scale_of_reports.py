@@ -20,7 +20,7 @@ NUM_REQUESTS, NUM_STEPS = 100_000, 500_000
 def large_run(scenario: Scenario, *, seed: int, load: float | None) -> RunRecord:
     """Requests every 10 ms that take a second each, and a step every 2 ms."""
     run = empty_run(max_num_seqs=256, num_gpu_blocks=10_001)
-    run.requests = [
+    run.requests += [
         RequestRecord(
             request_id=n, class_id=0, user_id=n % 300, turn=n // 300 % 8, replica=0, queued_ns=n * 10 * MS,
             sent_ns=n * 10 * MS, num_prompt_tokens=100 + n % 900, max_tokens=50, arrival_ns=n * 10 * MS,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.recorded import LinearCost
-from sim.records import Outcome, RequestRecord, RunRecord
+from sim.records import Outcome, RequestLog, RequestRecord, RunRecord
 from sim.results.metrics import summarize
 from sim.results.server_use import server_use
 from sim.results.steadiness import littles_law
@@ -123,7 +123,7 @@ def test_littles_law(tmp_path: Path, name: str) -> None:
 def test_littles_law_would_notice_a_lost_request(tmp_path: Path, name: str) -> None:
     """A run whose records miss one request in three breaks the law."""
     run = simulate(world(tmp_path, name), seed=1)
-    run.requests = [request for request in run.requests if request.request_id % 3]
+    run.requests = RequestLog(request for request in run.requests if request.request_id % 3)
     assert not littles_law(run).holds
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sim.records import RunRecord
+from sim.records import RequestLog, RunRecord
 from sim.scenario.model import Scenario
 from tests.sim.results.toys import S, empty_run, finished
 
@@ -25,7 +25,7 @@ class Served:
         self.asked.append((load, seed))
         run = empty_run()
         ttft_ns = round(self.curve(load if load is not None else 0.0, seed) * S)
-        run.requests = [finished(n, (100 + n) * S, ttft_ns) for n in range(self.num_requests)]
+        run.requests = RequestLog(finished(n, (100 + n) * S, ttft_ns) for n in range(self.num_requests))
         run.arrivals_end_ns = 1000 * S
         run.end_ns = max(run.arrivals_end_ns, max((each.finish_ns for each in run.requests), default=0))
         return run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.capacity import STEADY_STATE, NoDataError, SearchInterruptedError, find_capacity
 from sim.capacity import runs as runs_module
-from sim.records import RunRecord
+from sim.records import RequestLog, RunRecord
 from sim.scenario.model import Scenario
 from tests.sim.capacity.curves import Served, proportional
 from tests.sim.results.toys import (
@@ -156,7 +156,9 @@ def test_an_objective_that_asks_for_throughput_is_looked_for_at_every_load() -> 
     def simulate(scenario: Scenario, *, seed: int, load: float | None) -> RunRecord:
         assert load is not None
         run = empty_run()
-        run.requests = [finished(n, round(100 + 900 * n / load) * S, round(load * S / 100)) for n in range(int(load))]
+        run.requests = RequestLog(
+            finished(n, round(100 + 900 * n / load) * S, round(load * S / 100)) for n in range(int(load))
+        )
         run.end_ns = run.arrivals_end_ns = 1000 * S
         return run
 
