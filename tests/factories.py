@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.fast_block_pool import FastBlockPool
+from sim.core.fast_kv_cache_manager import FastKVCacheManager
 from sim.core.fast_scheduler import FastScheduler
 from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from sim.core.output import SchedulerOutput
@@ -107,8 +108,8 @@ def free_blocks(scheduler: Scheduler) -> list[int]:
 
 def reference_counts(scheduler: Scheduler) -> list[int]:
     """Returns how many hold each block."""
-    pool = scheduler.kv_cache_manager.block_pool
-    return pool.refs if isinstance(pool, FastBlockPool) else pool.ref_counts
+    manager = scheduler.kv_cache_manager
+    return manager.reference_counts() if isinstance(manager, FastKVCacheManager) else manager.block_pool.ref_counts
 
 
 def shared_folder() -> Path | None:

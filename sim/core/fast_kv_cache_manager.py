@@ -2,29 +2,86 @@
 
 For one full-attention group, alone or beside sliding-window groups that keep only the tails of prompts in the cache
 (`prefix_cache_retention_interval` 0). All groups of a request cover the same places, so most counts are taken once and
-multiplied.
+multiplied. A hit is a list of runs for each group, `Hits`, which only this file and the pool look into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from sim.core.block_runs import BlockRun
 from sim.core.config import CacheConfig, SchedulerConfig
-from sim.core.fast_block_pool import CachedRun, FastBlockPool, GroupCache
+from sim.core.content_tree import ContentPath, ContentTree
+from sim.core.fast_block_pool import FastBlockPool
 from sim.core.kv_cache_coordinator import Blocks
 from sim.core.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from sim.core.request import Request
 
+Hits = tuple[Sequence[BlockRun], ...]
+
 
 class BlockTable:
-    """A request's blocks in one group: the first `num_skipped` places, outside the window, hold the null block."""
+    """A request's blocks in one group, by place; those before `num_skipped`, outside the window, are given back.
 
-    __slots__ = ("blocks", "num_cached", "num_skipped")
+    Attributes:
+        runs: hit, cached, or passed over by the cache. One that was split stands here with its first part alone.
+        open: the last blocks, which grow and are this request's alone; empty or not, it ends the table.
+        num_cached: places whose blocks are cached, or will never be.
+        num_skipped: places given back.
+    """
 
-    def __init__(self, blocks: list[int], num_skipped: int) -> None:
-        self.blocks = blocks
+    __slots__ = ("num_cached", "num_skipped", "open", "runs")
+
+    def __init__(self, runs: Sequence[BlockRun], num_skipped: int) -> None:
+        self.runs = list(runs)
         self.num_skipped = num_skipped
-        self.num_cached = num_skipped + len(blocks)
+        self.num_cached = runs[-1].end if runs else num_skipped
+        self.open = BlockRun(self.num_cached, [])
+
+    @property
+    def end(self) -> int:
+        """The place after the last block."""
+        return self.open.place + len(self.open.blocks)
+
+    def pieces(self) -> Iterator[BlockRun]:
+        """Yields all runs in order of place, those that were split part by part."""
+        runs = self.runs
+        for index, run in enumerate(runs, 1):
+            end = runs[index].place if index < len(runs) else self.open.place
+            piece: BlockRun | None = run
+            while piece is not None:
+                yield piece
+                piece = piece.tail if piece.place + len(piece.blocks) < end else None
+        if self.open.blocks:
+            yield self.open
+
+    def close(self, place: int) -> BlockRun:
+        """Takes the open blocks before a place out of `open`, and returns them."""
+        closed = self.open
+        if place == closed.end:
+            self.open = BlockRun(place, [])
+        else:
+            self.open = closed.split(place)
+            closed.tail = None
+        return closed
+
+    def take_before(self, place: int) -> list[BlockRun]:
+        """Takes the runs before a place out of the table, and returns them."""
+        taken = []
+        pieces = list(self.pieces())
+        for index, run in enumerate(pieces):
+            if run.place >= place:
+                break
+            if run.end > place:
+                pieces.insert(index + 1, run.split(place))
+            taken.append(run)
+        rest = pieces[len(taken) :]
+        if self.open.place < place:
+            self.open = rest.pop() if rest else BlockRun(place, [])
+        elif rest and rest[-1] is self.open:
+            rest.pop()
+        self.runs = rest
+        return taken
 
 
 class FastKVCacheManager:
@@ -47,9 +104,10 @@ class FastKVCacheManager:
         self.sliding_window = 0
         self._full_group = groups.index(FullAttentionSpec())
         self._sliding_groups = [i for i in range(self.num_groups) if i != self._full_group]
-        self._caches = [GroupCache(self.block_pool, self.block_size) for _ in groups]
+        self._contents = ContentTree(self.block_size, len(groups))
         self._tables: dict[Request, list[BlockTable]] = {}
-        self._no_hits: Blocks = tuple(() for _ in groups)
+        self._no_hits: Hits = tuple(() for _ in groups)
+        self._no_blocks: Blocks = tuple(() for _ in groups)
         self._tail_blocks = 0  # cached blocks in a row that a hit needs at its end
         self._admission_cap = 0
         for spec in groups:
@@ -69,28 +127,27 @@ class FastKVCacheManager:
             return False
         return not windows or (cache_config.prefix_cache_retention_interval == 0 and min(windows) > 1)
 
-    def get_computed_blocks(self, request: Request) -> tuple[Blocks, int]:
+    def get_computed_blocks(self, request: Request) -> tuple[Hits, int]:
         """Returns the cached blocks of the longest prefix (of a sliding group: its tail), and the tokens it holds."""
         if not self.enable_caching:
             return self._no_hits, 0
-        max_num_blocks = (request.num_tokens - 1) // self.block_size
-        self._caches[self._full_group].hash_runs(request)
-        prefix = self._caches[self._full_group].find_longest_prefix(request, max_num_blocks)
-        if not self._sliding_groups:
-            return (prefix,), len(prefix) * self.block_size
-        for group in self._sliding_groups:
-            self._caches[group].hash_runs(request)
-        tails, num_blocks = self._find_longest_tail(request.block_hashes, len(prefix))
-        request.shared_prefix_boundary = len(prefix) * self.block_size if len(prefix) > num_blocks else 0
-        tails.insert(self._full_group, prefix[:num_blocks])
-        return tuple(tails), num_blocks * self.block_size
+        path, full = self._contents.path_of(request), self._full_group
+        num_blocks = path.find_end(full, (request.num_tokens - 1) // self.block_size)
+        if self._sliding_groups:
+            num_cached, num_blocks = num_blocks, self._find_longest_tail(path, num_blocks)
+            request.shared_prefix_boundary = num_cached * self.block_size if num_cached > num_blocks else 0
+        if not num_blocks:
+            return self._no_hits, 0
+        tail = max(0, num_blocks - self._tail_blocks)
+        hits = [path.runs_between(g, 0 if g == full else tail, num_blocks) for g in range(self.num_groups)]
+        return tuple(hits), num_blocks * self.block_size
 
     def allocate_slots(
         self,
         request: Request,
         num_new_tokens: int,
         num_new_computed_tokens: int = 0,
-        new_computed_blocks: Blocks | None = None,
+        new_computed_blocks: Hits | None = None,
         *,
         admission: bool = False,
         full_sequence_must_fit: bool = False,
@@ -115,14 +172,14 @@ class FastKVCacheManager:
         else:
             tables = self._tables[request]
             self._remove_skipped_blocks(tables, num_computed_tokens - request.num_in_flight_tokens)
-            num_new_places = max(0, num_places - tables[0].num_skipped - len(tables[0].blocks))
+            num_new_places = max(0, num_places - tables[0].end)
             if num_new_places * self.num_groups > pool.get_num_free_blocks():
                 return None
-        new_blocks: Blocks = self._no_hits
+        new_blocks = self._no_blocks
         if num_new_places:
             new_blocks = tuple(pool.get_new_blocks(num_new_places) for _ in tables)
             for table, blocks in zip(tables, new_blocks, strict=True):
-                table.blocks += blocks
+                table.open.blocks += blocks
         self._cache(request, tables, min(num_computed_tokens + num_new_tokens, request.num_tokens))
         return new_blocks
 
@@ -136,16 +193,16 @@ class FastKVCacheManager:
         blocks = self.block_pool.get_new_blocks(len(requests) * num_groups)
         if num_groups == 1:
             for request, block in zip(requests, blocks, strict=True):
-                tables[request][0].blocks.append(block)
+                tables[request][0].open.blocks.append(block)
             return
         each = iter(blocks)
         for request in requests:
             for table in tables[request]:
-                table.blocks.append(next(each))
+                table.open.blocks.append(next(each))
 
     def latest_blocks(self, request: Request) -> Blocks:
         """Returns the last block of the request in each group."""
-        return tuple((table.blocks[-1],) for table in self._tables[request])
+        return tuple((table.open.blocks[-1],) for table in self._tables[request])
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Remembers the content of the request's full blocks."""
@@ -154,38 +211,42 @@ class FastKVCacheManager:
     def free(self, request: Request) -> None:
         """Gives up all blocks of the request, group by group."""
         for table in self._tables.pop(request, ()):
-            self.block_pool.free_blocks(table.blocks)
+            self.block_pool.free_runs(table.pieces())
+        self._contents.forget(request)
 
     def get_blocks(self, request: Request) -> Blocks:
-        """Returns the request's block table in each group; without windows the live one."""
+        """Returns a copy of the request's block table in each group."""
         tables = self._tables.get(request)
         if tables is None:
-            return self._no_hits
-        return tuple([0] * table.num_skipped + table.blocks if table.num_skipped else table.blocks for table in tables)
+            return self._no_blocks
+        return tuple([0] * table.num_skipped + [b for run in table.pieces() for b in run.blocks] for table in tables)
 
-    def _find_longest_tail(self, hashes: Sequence[int], max_num_blocks: int) -> tuple[list[Sequence[int]], int]:
-        """Finds where the sliding groups can resume: the last blocks of a prefix, all cached in all of them.
+    def reference_counts(self) -> list[int]:
+        """Returns how many requests hold each block."""
+        counts = [0] * self.block_pool.num_gpu_blocks
+        for tables in self._tables.values():
+            for table in tables:
+                for run in table.pieces():
+                    for block in run.blocks:
+                        counts[block] += 1
+        return counts
+
+    def _find_longest_tail(self, path: ContentPath, max_num_blocks: int) -> int:
+        """Finds where the sliding groups can resume: the end of a prefix whose last blocks are cached in all of them.
 
         Returns:
-            For each sliding group the blocks of that tail, and the length of the prefix in blocks.
+            The length of that prefix in blocks.
         """
-        caches = [self._caches[group] for group in self._sliding_groups]
-        tails: list[list[int]] = [[] for _ in caches]
-        num_blocks = max_num_blocks
-        for place in range(max_num_blocks - 1, -1, -1):
-            found = [cache.get_one_block(hashes[place]) for cache in caches]
-            if None in found:
-                num_blocks = place
-                tails = [[] for _ in caches]
-                continue
-            for tail, block in zip(tails, found, strict=True):
-                assert block is not None
-                tail.append(block)
-            if len(tails[0]) == self._tail_blocks:
-                break
-        for tail in tails:
-            tail.reverse()
-        return list(tails), num_blocks
+        common = (1 << 8 * max_num_blocks) - 1
+        for group in self._sliding_groups:
+            common &= int.from_bytes(path.present(group, max_num_blocks), "little")
+        present = common.to_bytes(max_num_blocks, "little")
+        tail = present.rfind(b"\1" * self._tail_blocks)
+        if tail >= 0:
+            return tail + self._tail_blocks
+        # A window that reaches back to the first token needs no more than what there is.
+        first_missing = present.find(0)
+        return first_missing if first_missing >= 0 else max_num_blocks
 
     def _num_blocks_to_admit(self, request: Request, num_hit_places: int) -> int:
         """Returns the blocks that the whole request would take, a sliding group never more than its cap."""
@@ -196,12 +257,11 @@ class FastKVCacheManager:
             num_blocks += capped * len(self._sliding_groups)
         return num_blocks
 
-    def _create_tables(self, hits: Blocks, num_hit_places: int) -> list[BlockTable]:
+    def _create_tables(self, hits: Hits, num_hit_places: int) -> list[BlockTable]:
         tables = []
-        for blocks in hits:
-            if blocks:
-                self.block_pool.touch(blocks)
-            tables.append(BlockTable(list(blocks), num_hit_places - len(blocks)))
+        for runs in hits:
+            self.block_pool.touch(runs)
+            tables.append(BlockTable(runs, runs[0].place if runs else num_hit_places))
         return tables
 
     def _remove_skipped_blocks(self, tables: list[BlockTable], num_processed_tokens: int) -> None:
@@ -210,33 +270,43 @@ class FastKVCacheManager:
             return
         for group in self._sliding_groups:
             table = tables[group]
-            num_freed = min(num_skipped_tokens // self.block_size - table.num_skipped, len(table.blocks))
-            if num_freed > 0:
-                self.block_pool.free_blocks(table.blocks[:num_freed])
-                del table.blocks[:num_freed]
-                table.num_skipped += num_freed
+            num_skipped = min(num_skipped_tokens // self.block_size, table.end)
+            if num_skipped > table.num_skipped:
+                self.block_pool.free_runs(table.take_before(num_skipped))
+                table.num_skipped = num_skipped
 
     def _cache(self, request: Request, tables: list[BlockTable], num_tokens: int) -> None:
         num_full = num_tokens // self.block_size
         if num_full <= tables[0].num_cached or not self.enable_caching:
             return
+        path = self._contents.path_of(request)
         for group, table in enumerate(tables):
             first, table.num_cached = table.num_cached, num_full
             if group == self._full_group:
-                places: Sequence[int] = range(first, num_full)
-                blocks = table.blocks[first:num_full]
-            else:
-                skipped = table.num_skipped
-                places = [place for place in self._tail_places(request, first, num_full) if place >= skipped]
-                blocks = [table.blocks[place - skipped] for place in places]
-            if places:
-                stream = request.stream_at((places[0] + 1) * self.block_size - 1)
-                self.block_pool.cache_run(CachedRun(self._caches[group], request, places, blocks, stream))
+                self._shelve(path, group, table, num_full)
+                continue
+            for start, end in self._tail_ranges(request, max(first, table.num_skipped), num_full):
+                if start > table.open.place:
+                    table.runs.append(table.close(start))
+                self._shelve(path, group, table, end)
 
-    def _tail_places(self, request: Request, first: int, num_full: int) -> Sequence[int]:
+    def _shelve(self, path: ContentPath, group: int, table: BlockTable, end: int) -> None:
+        """Caches the open blocks of a table before a place, run by run: a run has one content node."""
+        run: BlockRun | None = table.close(end)
+        while run is not None:
+            node, node_end = path.node_at(run.place)
+            rest = run.split(node_end) if run.end > node_end else None
+            last = table.runs[-1] if table.runs else None
+            if not node.shelves[group].add(run, last):
+                table.runs.append(run)
+            run = rest
+
+    def _tail_ranges(self, request: Request, first: int, num_full: int) -> list[tuple[int, int]]:
         """Returns the places of a sliding group that can serve a hit; see `SlidingWindowManager.reachable_blocks`."""
-        places: set[int] = set()
-        for boundary in (request.num_prompt_tokens - 1, request.shared_prefix_boundary):
+        ranges: list[tuple[int, int]] = []
+        for boundary in sorted((request.num_prompt_tokens - 1, request.shared_prefix_boundary)):
             end = boundary // self.block_size
-            places.update(range(max(first, end - self._tail_blocks), min(num_full, end)))
-        return sorted(places)
+            start = max(first, end - self._tail_blocks, ranges[-1][1] if ranges else 0)
+            if start < min(num_full, end):
+                ranges.append((start, min(num_full, end)))
+        return ranges

@@ -13,6 +13,8 @@ Invariants, between calls:
 
 from __future__ import annotations
 
+from typing import Any
+
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.fast_kv_cache_manager import FastKVCacheManager
 from sim.core.kv_cache_manager import KVCacheManager
@@ -179,6 +181,7 @@ class Scheduler:
         manager = self.kv_cache_manager
         while token_budget > 0 and len(self.waiting) and len(self.running) < self.max_num_active_reqs:
             request = self.waiting.peek_request()
+            hit_blocks: Any  # the manager's own affair
             hit_blocks, num_hit_tokens = manager.get_computed_blocks(request)
             num_new_tokens = request.num_tokens - num_hit_tokens
             if 0 < threshold < num_new_tokens:

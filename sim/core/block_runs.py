@@ -1,0 +1,224 @@
+"""Runs of KV blocks: neighbours in a block table that are held, cached, freed and evicted together.
+
+A long context is a handful of runs, however many blocks it has. A run is split when a part of it meets another fate:
+a prompt hits its first half, the free queue gives away its end.
+
+    held by A and B          | run: places 0-99, refs 2 |
+    C hits 60 blocks         | run: 0-59, refs 3 |-> tail: 60-99, refs 2 |
+
+Whoever held the run before the split holds its `tail` too; a block table knows from its own places how far to follow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.core.content_tree import ContentNode
+
+
+class BlockRun:
+    """Blocks at consecutive places of a block table.
+
+    Attributes:
+        place: of the first block.
+        blocks: their ids.
+        refs: how many requests hold them; 0 while they stand in the free queue.
+        shelf: where their content is cached; None: it is not.
+        is_primary: they are the ones to hit; of blocks with the same content, the one cached first.
+        entry: the part of the free queue they stand in, while they are free.
+        tail: the rest of the run, if it was split.
+    """
+
+    __slots__ = ("blocks", "entry", "is_primary", "place", "refs", "shelf", "tail")
+
+    def __init__(self, place: int, blocks: list[int]) -> None:
+        self.place = place
+        self.blocks = blocks
+        self.refs = 1
+        self.shelf: RunShelf | None = None
+        self.is_primary = False
+        self.entry: list[BlockRun] | None = None
+        self.tail: BlockRun | None = None
+
+    @property
+    def end(self) -> int:
+        """The place after the last block."""
+        return self.place + len(self.blocks)
+
+    def split(self, place: int) -> BlockRun:
+        """Cuts the run before a place inside it; returns the rest, to which everything said of the run applies too."""
+        num_kept = place - self.place
+        rest = BlockRun(place, self.blocks[num_kept:])
+        del self.blocks[num_kept:]
+        rest.refs, rest.is_primary = self.refs, self.is_primary
+        rest.tail, self.tail = self.tail, rest
+        if self.shelf is not None:
+            self.shelf.insert_rest(self, rest)
+        if self.entry is not None:
+            rest.entry = self.entry
+            self.entry.insert(self.entry.index(self) + 1, rest)
+        return rest
+
+
+def _place(run: BlockRun) -> int:
+    return run.place
+
+
+class RunShelf:
+    """The cached blocks of one content node in one KV cache group.
+
+    Attributes:
+        first_place: the first place whose block can belong to the node.
+        present: for each place from the first on, 1 where a block is cached.
+    """
+
+    __slots__ = ("_duplicates", "_runs", "first_place", "node", "present")
+
+    def __init__(self, node: ContentNode, first_place: int) -> None:
+        self.node = node
+        self.first_place = first_place
+        self.present = bytearray()
+        self._runs: list[BlockRun] = []  # the primary ones, by place
+        self._duplicates: list[BlockRun] | None = None  # in the order of caching
+
+    def find_end(self, end: int) -> int:
+        """Returns the place, `end` at most, up to which all blocks from the first on are cached."""
+        found = self.present.find(0, 0, end - self.first_place)
+        if found < 0:
+            return min(end, self.first_place + len(self.present))
+        return self.first_place + found
+
+    def runs_between(self, place: int, end: int) -> list[BlockRun]:
+        """Returns the primary runs that cover these places, all cached, cutting those that reach beyond."""
+        runs = self._runs
+        index = 0 if place == self.first_place else bisect_right(runs, place, key=_place) - 1
+        if runs[index].place < place:
+            runs[index].split(place)
+            index += 1
+        first = index
+        while runs[index].end < end:
+            index += 1
+        if runs[index].end > end:
+            runs[index].split(end)
+        return runs[first : index + 1]
+
+    def add(self, run: BlockRun, last: BlockRun | None) -> bool:
+        """Caches a run's content.
+
+        Args:
+            run: one request's own, not cached yet.
+            last: the run before it in the request's block table, to be lengthened instead where it can be.
+
+        Returns:
+            Whether `last` has taken over the blocks.
+        """
+        start, num_blocks = run.place - self.first_place, len(run.blocks)
+        present = self.present
+        if start < len(present):
+            self._add_beside_others(run)
+            return False
+        if start > len(present):
+            present.extend(bytes(start - len(present)))
+        present += b"\1" * num_blocks
+        if last is not None and last.shelf is self and last.is_primary and last.refs == 1 and last.end == run.place:
+            last.blocks += run.blocks
+            return True
+        run.shelf, run.is_primary = self, True
+        self._runs.append(run)
+        self.node.num_users += 1
+        return False
+
+    def forget_end(self, run: BlockRun, num_blocks: int) -> None:
+        """Forgets the content of blocks that were just taken from the end of a run."""
+        if run.is_primary:
+            first, present = run.end - self.first_place, self.present
+            if first + num_blocks == len(present):
+                del present[first:]
+            else:
+                present[first : first + num_blocks] = bytes(num_blocks)
+        if not run.blocks:
+            self._remove(run)
+        if self._duplicates is not None and run.is_primary:
+            self._promote(run.end, run.end + num_blocks)
+        if not run.blocks:
+            self.node.release()
+
+    def insert_rest(self, run: BlockRun, rest: BlockRun) -> None:
+        """Takes in the rest of a run that was split."""
+        rest.shelf = self
+        self.node.num_users += 1
+        if run.is_primary:
+            runs = self._runs
+            if runs[-1] is run:
+                runs.append(rest)
+            else:
+                insort(runs, rest, key=_place)
+        else:
+            assert self._duplicates is not None
+            self._duplicates.insert(self._duplicates.index(run) + 1, rest)
+
+    def _add_beside_others(self, run: BlockRun) -> None:
+        """Caches a run where some places may be cached already, piece by piece."""
+        present, first_place = self.present, self.first_place
+        missing = run.end - first_place - len(present)
+        if missing > 0:
+            present.extend(bytes(missing))
+        piece: BlockRun | None = run
+        while piece is not None:
+            start, end = piece.place - first_place, piece.end - first_place
+            is_primary = not present[start]
+            found = present.find(1 if is_primary else 0, start, end)
+            rest = piece.split(first_place + found) if found >= 0 else None
+            self._put(piece, is_primary=is_primary)
+            piece = rest
+
+    def _put(self, run: BlockRun, *, is_primary: bool) -> None:
+        run.shelf, run.is_primary = self, is_primary
+        self.node.num_users += 1
+        if is_primary:
+            start = run.place - self.first_place
+            self.present[start : start + len(run.blocks)] = b"\1" * len(run.blocks)
+            insort(self._runs, run, key=_place)
+        elif self._duplicates is None:
+            self._duplicates = [run]
+        else:
+            self._duplicates.append(run)
+
+    def _remove(self, run: BlockRun) -> None:
+        if not run.is_primary:
+            assert self._duplicates is not None
+            self._duplicates.remove(run)
+        elif self._runs[-1] is run:
+            self._runs.pop()
+        else:
+            self._runs.remove(run)
+
+    def _promote(self, place: int, end: int) -> None:
+        """Makes duplicates primary where the primary blocks are gone: at each place the one cached first."""
+        duplicates, first_place = self._duplicates, self.first_place
+        assert duplicates is not None
+        missing = end - first_place - len(self.present)
+        if missing > 0:
+            self.present.extend(bytes(missing))
+        index = 0
+        while index < len(duplicates):
+            run = duplicates[index]
+            start, stop = max(run.place, place), min(run.end, end)
+            gap = self.present.find(0, start - first_place, stop - first_place) if start < stop else -1
+            if gap < 0:
+                index += 1
+                continue
+            start = first_place + gap
+            if run.place < start:
+                run.split(start)  # the rest is looked at next
+                index += 1
+                continue
+            taken = self.present.find(1, gap, stop - first_place)
+            stop = first_place + taken if taken >= 0 else stop
+            if stop < run.end:
+                run.split(stop)
+            del duplicates[index]
+            self.node.num_users -= 1
+            self._put(run, is_primary=True)
