@@ -289,7 +289,7 @@ def _slow_first_word(facts: _Facts) -> Symptom | None:
     longest = max(parts, key=lambda part: parts[part])
     cause = longest
     if longest == "queue":
-        reasons = facts.metrics.server.wait_reasons
+        reasons = facts.metrics.server.tail_wait_reasons[95.0]
         cause = max(("max_num_seqs", "token_budget", "kv_blocks"), key=lambda reason: getattr(reasons, reason))
     return Symptom(
         f"first_word_{cause}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UserError
-from sim.records import REQUEST_FIELDS, ItlLog, Outcome, RequestLog, RunRecord, StepLog
+from sim.records import REQUEST_FIELDS, ItlLog, Outcome, PreemptionLog, RequestLog, RunRecord, StepLog
 from sim.results.storage import FORMAT
 
 _OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}
@@ -51,16 +52,15 @@ def read_run(folder: Path) -> RunRecord:
     """Reads one run back as the record that was written.
 
     Args:
-        folder: with requests.parquet, steps.parquet, itl.parquet and manifest.json.
+        folder: with the Parquet files and manifest.json.
 
     Raises:
         UserError: a file is missing or unreadable.
     """
     manifest = read_manifest(folder)
     server = manifest["server"]
-    requests, class_names = _requests(_columns(folder / "requests.parquet"))
     return RunRecord(
-        class_names=class_names,
+        class_names=tuple(server["class_names"]),
         num_gpu_blocks=server["num_gpu_blocks"],
         block_size=server["block_size"],
         max_num_seqs=server["max_num_seqs"],
@@ -69,9 +69,10 @@ def read_run(folder: Path) -> RunRecord:
         calibrated=server["calibrated"],
         end_ns=server["end_ns"],
         arrivals_end_ns=server["arrivals_end_ns"],
-        requests=requests,
+        requests=_requests(_columns(folder / "requests.parquet"), server["class_names"]),
         steps=_log(StepLog, _columns(folder / "steps.parquet")),
         itl=_log(ItlLog, _columns(folder / "itl.parquet")),
+        preemptions=_log(PreemptionLog, _columns(folder / "preemptions.parquet")),
         warnings=list(manifest.get("warnings", ())),
     )
 
@@ -89,13 +90,18 @@ def _columns(path: Path) -> Any:
         raise UserError(f"{path}: not a Parquet file of a run: {error}") from None
 
 
-def _requests(table: Any) -> tuple[RequestLog, tuple[str, ...]]:
-    names = table["class_name"].combine_chunks()
-    outcomes = table["outcome"].combine_chunks()
-    codes = np.array([_OUTCOMES[name] for name in outcomes.dictionary.to_pylist()], np.int64)
-    given = {"class_id": names.indices.to_numpy(), "outcome": codes[outcomes.indices.to_numpy()]}
+def _requests(table: Any, class_names: list[str]) -> RequestLog:
+    given = {"class_id": _codes(table["class_name"], {name: number for number, name in enumerate(class_names)}),
+             "outcome": _codes(table["outcome"], _OUTCOMES)}  # fmt: skip
     columns = [given[name] if name in given else table[name].to_numpy() for name in REQUEST_FIELDS]
-    return RequestLog.of_columns([_array(column) for column in columns]), tuple(names.dictionary.to_pylist())
+    return RequestLog.of_columns([_array(column) for column in columns])
+
+
+def _codes(column: Any, numbers: Mapping[str, int]) -> Any:
+    """Returns the numbers of a column of names."""
+    names = column.combine_chunks()
+    codes = np.array([numbers[name] for name in names.dictionary.to_pylist()], np.int64)
+    return codes[names.indices.to_numpy()]
 
 
 def _log(kind: Any, table: Any) -> Any:

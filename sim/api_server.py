@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sim.core.request import Request
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
+from sim.engine.engine_time import EngineTime
 from sim.engine.step_time import ClientLatency
 from sim.records import Outcome, RequestRecord, RunRecord
 from sim.workload.client import ClientRequest, Workload
@@ -75,6 +76,8 @@ class ApiServer:
         self._in_transit: list[tuple[int, int, ClientRequest]] = []  # heap by arrival at the engine
         self._deadlines: list[tuple[int, int, Request]] = []  # heap by when the client gives up
         self._latest_of_user: dict[int, Request] = {}
+        self._engine_time = EngineTime()
+        self._preempted: dict[int, int] = {}  # request -> its open row in the log of preemptions
         self._num_prefill_tokens = 0  # prompt tokens of requests without a first token
         self._last_done_ns = 0
 
@@ -116,7 +119,10 @@ class ApiServer:
         for request in outputs.first_tokens:
             self._pending[request].record.first_token_ns = seen_ns
             self._num_prefill_tokens -= request.num_prompt_tokens
+        if batch.output.preempted or self._preempted:
+            self._log_preemptions(batch)
         if not batch.output.is_empty:
+            self._engine_time.add(batch, outputs)
             self._log_step(batch, outputs)
         for request in outputs.finished:
             self._close(request, Outcome.FINISHED, seen_ns)
@@ -207,12 +213,28 @@ class ApiServer:
         record.num_output_tokens = request.num_output_tokens
         record.num_cached_tokens = max(0, request.num_cached_tokens)
         record.num_preemptions = request.num_preemptions
+        record.engine_ns = self._engine_time.close(request)
+        self._preempted.pop(request.request_id, None)
         self._tell(pending.client, outcome, request.num_output_tokens, now_ns)
 
     def _tell(self, client: ClientRequest, outcome: Outcome, num_output_tokens: int, now_ns: int) -> None:
         # A timeout is noticed at a step boundary, after later answers may have been seen: tell in order.
         self._last_done_ns = max(self._last_done_ns, now_ns)
         self.workload.on_done(client, outcome, num_output_tokens, self._last_done_ns)
+
+    def _log_preemptions(self, batch: InFlightBatch) -> None:
+        """Ends the rows of requests that this step took up again, and begins those of its victims."""
+        log = self.run.preemptions
+        for request in batch.output.hits:
+            row = self._preempted.pop(request.request_id, None)
+            if row is not None:
+                log.end_ns[row] = batch.scheduled_ns
+        for request in batch.output.preempted:
+            if request in self._pending:  # else its client gave up while the step was in flight
+                self._preempted[request.request_id] = len(log.request_id)
+                log.request_id.append(request.request_id)
+                log.start_ns.append(batch.scheduled_ns)
+                log.end_ns.append(-1)
 
     def _log_step(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
         steps = self.run.steps

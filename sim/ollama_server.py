@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sim.engine.ollama.engine import OllamaEngine, StepDone
 from sim.engine.ollama.request import OllamaRequest
+from sim.engine.ollama.runner import Step
 from sim.engine.ollama.scheduler import ModelConfig
 from sim.engine.step_time import ClientLatency
 from sim.frontend import Arrival, Frontend
@@ -112,6 +113,7 @@ class OllamaServer:
         model_id, step, result = done
         for request in result.first_tokens:
             self.frontend.pending[request.request_id].record.first_token_ns = request.first_token_ns + self.response_ns
+        self._add_engine_time(step)
         model = self.log.models[model_id]
         usable = self.run.num_gpu_blocks - 1
         per_token = usable / (model.num_parallel * model.num_ctx)
@@ -129,6 +131,15 @@ class OllamaServer:
             start_ns, held, prefix = end_ns, held + step.num_decodes, (0, 0)
         for request in result.finished:
             self._answer(request)
+
+    def _add_engine_time(self, step: Step) -> None:
+        """Divides the batches among their tokens; those after the first have one token a request."""
+        first_ns, num_tokens = step.ends_ns[0] - step.start_ns, sum(tokens for _, tokens in step.work)
+        later_ns = (step.end_ns - step.ends_ns[0]) // len(step.work)
+        for request, tokens in step.work:
+            arrival = self.frontend.pending.get(request.request_id)
+            if arrival is not None:
+                arrival.record.engine_ns += first_ns * tokens // num_tokens + later_ns
 
     def _answer(self, request: OllamaRequest) -> None:
         arrival = self.frontend.pending[request.request_id]

@@ -52,6 +52,7 @@ class RequestRecord:
     num_output_tokens: int = 0
     num_cached_tokens: int = 0  # prefix-cache hit at first admission
     num_preemptions: int = 0
+    engine_ns: int = 0  # its part of the engine's steps, each divided among its tokens
     attempt: int = 0  # 0 for the first try, 1 for the first retry, …
     outcome: Outcome = Outcome.UNFINISHED
 
@@ -210,6 +211,15 @@ class ItlLog:
     count: array[int] = field(default_factory=_column)
 
 
+@dataclass(slots=True)
+class PreemptionLog:
+    """One row a preemption: when a request lost its KV blocks, and when it was scheduled again (-1: never)."""
+
+    request_id: array[int] = field(default_factory=_column)
+    start_ns: array[int] = field(default_factory=_column)
+    end_ns: array[int] = field(default_factory=_column)
+
+
 @dataclass(frozen=True, slots=True)
 class OllamaResponse:
     """The timing fields of one complete answer of Ollama, by its own names; durations are nanoseconds.
@@ -294,6 +304,7 @@ class RunRecord:
     requests: RequestLog = field(default_factory=RequestLog)
     steps: StepLog = field(default_factory=StepLog)
     itl: ItlLog = field(default_factory=ItlLog)
+    preemptions: PreemptionLog = field(default_factory=PreemptionLog)
     warnings: list[str] = field(default_factory=list)  # said once each, for the person who reads the result
     ollama: OllamaLog | None = None  # of servers of this kind
     static: StaticLog | None = None

@@ -74,6 +74,7 @@ class StaticServer:
     def _publish(self, step: StaticStep, result: StaticResult) -> None:
         """Takes the tokens of a pass to their clients, and the pass into the log."""
         self._batch.add(step)
+        self._add_engine_time(step, result)
         seen_ns = step.end_ns + self.response_ns
         if self.streaming:
             for request in result.started:
@@ -94,6 +95,15 @@ class StaticServer:
         )
         if result.batch is not None:
             self._end_batch(result.batch, step.end_ns, seen_ns)
+
+    def _add_engine_time(self, step: StaticStep, result: StaticResult) -> None:
+        """Divides a pass among the requests that it works for: by prompt tokens, or one token each."""
+        members = self.engine.batch if result.batch is None else result.batch
+        live = [*(each for each in members if not each.is_done), *result.finished]
+        weights = {each: each.num_prompt_tokens if step.num_prefill_tokens else 1 for each in live}
+        for each, weight in weights.items():
+            record = self.frontend.pending[each.request_id].record
+            record.engine_ns += (step.end_ns - step.start_ns) * weight // sum(weights.values())
 
     def _end_batch(self, batch: list[StaticRequest], end_ns: int, seen_ns: int) -> None:
         if not self.streaming:

@@ -1,4 +1,4 @@
-"""A Gantt chart: one row a request, coloured and hatched by phase."""
+"""A Gantt chart: one row a request, coloured by phase."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from reports.context import Context
 from reports.sections.headline import binding_latency
 from reports.source import Detail
 from reports.timeseries import Bins, Steps
-from sim.records import Outcome, RequestRecord
+from sim.records import Outcome, RequestRecord, RunRecord
 from sim.results.columns import RequestColumns
 from sim.results.latency import itl_sample, request_latency
 from sim.results.percentiles import Sample
@@ -20,6 +20,8 @@ _SHARES = (*range(0, 90, 2), *range(90, 100), 99.5, 99.9, 100)
 _ZOOM_STEPS = 90
 _WORST = 12
 _MOST_TURNS = 40
+_PHASES = ("client", "queue", "prefill", "decode", "preempted")
+_PREFILL, _PREEMPTED = 2, 4  # indices of phases
 
 
 def one_run_section(context: Context) -> Section | None:
@@ -241,23 +243,25 @@ def worst_requests(context: Context, detail: Detail) -> Timeline | None:
     chosen = _slowest(detail, kind)
     if not chosen:
         return None
-    labels, spans = list[str](), list[tuple[Span, ...]]()
+    lost = preempted_spans(detail.run)
+    labels, drawn = list[str](), list[tuple[Span, ...]]()
     rows: list[tuple[str | float, ...]] = []
     for request in chosen:
         end = request.finish_ns if request.finish_ns >= 0 else detail.run.end_ns
-        parts = _phases(request, end)
+        spans = request_spans(request, end, lost.get(request.request_id, []))
         labels.append(f"#{request.request_id}{' ⟲' + str(request.num_preemptions) if request.num_preemptions else ''}")
-        spans.append(tuple(Span(start, stop, phase) for phase, (start, stop) in enumerate(parts) if stop > start))
-        lengths = [round(stop - start, 4) for start, stop in parts]
+        drawn.append(spans)
+        lengths = [round(sum(span.end - span.start for span in spans if span.phase == phase), 4)
+                   for phase in range(len(_PHASES))]  # fmt: skip
         sizes = (request.num_prompt_tokens, request.num_cached_tokens, request.num_output_tokens)
         name = detail.run.class_names[request.class_id]
         rows.append((f"#{request.request_id}", name, *sizes, *lengths, request.num_preemptions,
                      words(f"outcome.{request.outcome.name.lower()}")))  # fmt: skip
-    phases = tuple(words(f"phase.{name}") for name in ("client", "queue", "prefill", "decode"))
+    phases = tuple(words(f"phase.{name}") for name in _PHASES)
     title = words("chart.worst.title", latency=words(f"short.{kind}"))
     return Timeline(
         "worst_requests", title, words("caption.worst", run=context.caption(detail)), _worst_alt(context, rows),
-        Axis(words("axis.since_sent"), "s"), phases, tuple(labels), tuple(spans),
+        Axis(words("axis.since_sent"), "s"), phases, tuple(labels), tuple(drawn),
         Table("worst_requests_data", title, _worst_columns(context, phases), tuple(rows)), "F10",
     )  # fmt: skip
 
@@ -272,7 +276,7 @@ def _worst_columns(context: Context, phases: tuple[str, ...]) -> tuple[Column, .
     words = context.words
     counts = [Column(key, words(f"column.{key}"), "count") for key in ("prompt", "cached", "output")]
     times = [Column(key, title, "number", "s") for key, title in
-             zip(("client", "queue", "prefill", "decode"), phases, strict=True)]  # fmt: skip
+             zip(_PHASES, phases, strict=True)]  # fmt: skip
     return (
         Column("request", words("column.request"), "text"), Column("class", words("column.class"), "text"),
         *counts, *times,
@@ -294,11 +298,38 @@ def _slowest(detail: Detail, kind: str) -> list[RequestRecord]:
     return [requests[int(index)] for index in order[:_WORST]]
 
 
-def _phases(request: RequestRecord, end_ns: int) -> list[tuple[float, float]]:
-    """Returns way to the engine, queue, prefill and decode in seconds since the request was sent."""
+def preempted_spans(run: RunRecord) -> dict[int, list[tuple[int, int]]]:
+    """Returns when each request that was preempted was out of the running batch, in nanoseconds, by its number."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    log = run.preemptions
+    for number, start, end in zip(log.request_id, log.start_ns, log.end_ns, strict=True):
+        found.setdefault(number, []).append((start, end if end >= 0 else run.end_ns))
+    return found
+
+
+def request_spans(request: RequestRecord, end_ns: int, lost: list[tuple[int, int]]) -> tuple[Span, ...]:
+    """Returns the phases of a request as stretches without gaps, in seconds since it was sent.
+
+    Args:
+        request: the request.
+        end_ns: when it ended, or what is known of it ends.
+        lost: when it was preempted, in order.
+    """
     times = [request.sent_ns, request.arrival_ns, request.scheduled_ns, request.first_token_ns, end_ns]
     for index in (3, 2, 1):  # what is not known happened no later than what came after it
         if times[index] < 0:
             times[index] = times[index + 1]
-    places = [round((time - request.sent_ns) / 1e9, 4) for time in times]
-    return list(pairwise(places))
+    pieces: list[tuple[int, int, int]] = []
+    for phase, (start, end) in enumerate(pairwise(times)):
+        at = start
+        for begin, resume in lost if phase >= _PREFILL else ():
+            gone, back = max(at, begin), min(resume, end)
+            if gone < back:
+                pieces += [(at, gone, phase), (gone, back, _PREEMPTED)]
+                at = back
+        pieces.append((at, end, phase))
+    return tuple(
+        Span(round((start - request.sent_ns) / 1e9, 4), round((end - request.sent_ns) / 1e9, 4), phase)
+        for start, end, phase in pieces
+        if end > start
+    )

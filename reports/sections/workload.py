@@ -136,8 +136,8 @@ def class_table(context: Context) -> Table:
 
 
 def _shares(run: RunRecord) -> dict[str, tuple[float | None, ...]]:
-    """Returns each class's share of the computed prompt tokens, of the output tokens and of the running time."""
-    totals = _sums((run.class_names[each.class_id], each, run.end_ns) for each in run.requests)
+    """Returns each class's share of the computed prompt tokens, of the output tokens and of the engine's time."""
+    totals = _sums((run.class_names[each.class_id], each) for each in run.requests)
     whole = [sum(each[index] for each in totals.values()) for index in range(3)]
     return {
         name: tuple(value / total if total else None for value, total in zip(each, whole, strict=True))
@@ -145,22 +145,15 @@ def _shares(run: RunRecord) -> dict[str, tuple[float | None, ...]]:
     }
 
 
-def _sums(requests: Iterable[tuple[Any, RequestRecord, int]]) -> dict[Any, list[float]]:
-    """Sums computed prompt tokens, output tokens and seconds in the running batch by key."""
-    totals: dict[Any, list[float]] = {}
-    for key, each, end_ns in requests:
-        own = totals.setdefault(key, [0.0, 0.0, 0.0])
+def _sums(requests: Iterable[tuple[Any, RequestRecord]]) -> dict[Any, list[int]]:
+    """Sums computed prompt tokens, output tokens and nanoseconds of the engine by key."""
+    totals: dict[Any, list[int]] = {}
+    for key, each in requests:
+        own = totals.setdefault(key, [0, 0, 0])
         own[0] += each.num_prompt_tokens - each.num_cached_tokens if each.first_token_ns >= 0 else 0
         own[1] += each.num_output_tokens
-        own[2] += running_s(each, end_ns)
+        own[2] += each.engine_ns
     return totals
-
-
-def running_s(request: RequestRecord, end_ns: int) -> float:
-    """Returns how long a request was being served: from its first scheduling to its end, in seconds."""
-    if request.scheduled_ns < 0:
-        return 0.0
-    return ((request.finish_ns if request.finish_ns >= 0 else end_ns) - request.scheduled_ns) / 1e9
 
 
 def user_table(context: Context, detail: Detail) -> Table | None:
@@ -168,7 +161,7 @@ def user_table(context: Context, detail: Detail) -> Table | None:
     words, run = context.words, detail.run
     if not any(each.user_id >= 0 for each in run.requests):
         return None
-    totals = _sums((each.user_id, each, run.end_ns) for each in run.requests)
+    totals = _sums((each.user_id, each) for each in run.requests)
     whole = sum(each[2] for each in totals.values())
     counts: dict[int, list[int]] = {}
     for each in run.requests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 from sim.capacity.finding import Diagnosis, Resource
 from sim.capacity.other_diagnosis import diagnose_ollama, diagnose_static
@@ -46,7 +47,6 @@ class _Facts:
     kv_max: float
     busy: float
     preemptions_per_request: float
-    waited_for: dict[Resource, float]
     decode_step_ms: float | None
     mixed_step_ms: float | None
     full_step_share: float
@@ -70,17 +70,23 @@ class _Facts:
             kv_max=point.mean(lambda run: run.server.kv.max) or 0.0,
             busy=point.mean(lambda run: run.server.busy) or 0.0,
             preemptions_per_request=preemptions / requests if requests else 0.0,
-            waited_for=_waited_for(point),
             decode_step_ms=point.mean(lambda run: run.server.decode_step_ms),
             mixed_step_ms=point.mean(lambda run: run.server.mixed_step_ms),
             full_step_share=point.mean(lambda run: run.server.full_step_share) or 0.0,
             errors=errors,
         )
 
-    @property
-    def queue_reason(self) -> Resource:
-        """What most of the waiting was for."""
-        return max(self.waited_for, key=lambda resource: self.waited_for[resource])
+    def waited_for(self, percentile: float | None) -> dict[Resource, float]:
+        """Returns what the requests of a tail waited for, as shares; None: what all did."""
+        reasons = [
+            run.server.wait_reasons if percentile is None else run.server.tail_wait_reasons[percentile]
+            for run in self.runs
+        ]
+        return {
+            "max_num_seqs": fmean(each.max_num_seqs for each in reasons),
+            "token_budget": fmean(each.token_budget for each in reasons),
+            "kv_blocks": fmean(each.kv_blocks for each in reasons),
+        }
 
     @property
     def preempts(self) -> bool:
@@ -96,14 +102,6 @@ class _Facts:
     @property
     def kv_text(self) -> str:
         return f"KV cache {_percent(self.kv_mean)} used on average, {_percent(self.kv_max)} at most"
-
-
-def _waited_for(point: Point) -> dict[Resource, float]:
-    return {
-        "max_num_seqs": point.mean(lambda run: run.server.wait_reasons.max_num_seqs) or 0.0,
-        "token_budget": point.mean(lambda run: run.server.wait_reasons.token_budget) or 0.0,
-        "kv_blocks": point.mean(lambda run: run.server.wait_reasons.kv_blocks) or 0.0,
-    }
 
 
 def _of_errors(facts: _Facts, broken: ObjectiveResult | None) -> Diagnosis | None:
@@ -177,25 +175,25 @@ def _parts_of(metric: str) -> tuple[str, ...]:
 
 
 def _queue(facts: _Facts, queue_ms: float, percentile: float | None) -> Diagnosis:
-    reason = facts.queue_reason
-    share = facts.waited_for[reason]
+    waited_for = facts.waited_for(percentile)
+    reason = max(waited_for, key=lambda resource: waited_for[resource])
+    share = f"{_percent(waited_for[reason])} of it"
     waited = f"requests wait {_time(queue_ms)} in the queue ({_stat(percentile)})"
     if reason == "max_num_seqs":
         return Diagnosis(
             "max_num_seqs",
-            f"{waited}; {_percent(share)} of the waiting while max_num_seqs ({facts.max_num_seqs}) requests were "
-            f"running; {facts.kv_text}",
+            f"{waited}, {share} while max_num_seqs ({facts.max_num_seqs}) requests were running; {facts.kv_text}",
             "raise max_num_seqs" if facts.kv_max < _KV_FULL else "more KV cache, then a higher max_num_seqs",
         )
     if reason == "token_budget":
         return Diagnosis(
             "token_budget",
-            f"{waited}; {_percent(share)} of the waiting while steps were full ({facts.budget} tokens), with "
+            f"{waited}, {share} while steps were full ({facts.budget} tokens), with "
             f"{facts.running:.3g} of {facts.max_num_seqs} running; {facts.kv_text}: prompts arrive as fast as they can "
             "be read",
             "a larger max_num_batched_tokens if ITL has room, more shared prefix, or another GPU",
         )
-    return _kv_blocks(facts, f"{waited}, {_percent(share)} of it for free KV blocks; ")
+    return _kv_blocks(facts, f"{waited}, {share} for free KV blocks; ")
 
 
 def _prefill(facts: _Facts, prefill_ms: float, percentile: float | None) -> Diagnosis:

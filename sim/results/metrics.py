@@ -163,7 +163,7 @@ def summarize_window(run: RunRecord, window: Window, objectives: Sequence[Object
             for number, name in enumerate(run.class_names)
         },
         throughput=_throughput(run, columns, window, sent),
-        server=server_use(run, window),
+        server=server_use(run, window, columns, asked.percentiles),
         overload=find_overload(columns, window),
         duration_s=run.end_ns / 1e9,
         calibrated=run.calibrated,

@@ -7,19 +7,19 @@ scheduling lets two overlap) to its end. Between steps the engine is idle: nothi
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.records import RunRecord
-from sim.results.columns import as_array
+from sim.results.columns import RequestColumns, as_array
 from sim.results.percentiles import IntArray
+from sim.results.wait_reasons import Reasons, WaitReasons
 from sim.results.window import Window
 
 FloatArray = npt.NDArray[np.float64]
-
-_KV_LOW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,6 @@ class Level:
 
     mean: float | None
     max: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class WaitReasons:
-    """Of the request-seconds spent in the scheduler's queue, the share that waited for each thing (sum 1, or all 0).
-
-    vLLM admits from the queue until the running list is full, the step's token budget is used up, or the KV cache has
-    no blocks for the next request. What is left waiting after a step was scheduled therefore waited for the first of
-    the three that applies. (Without chunked prefill a prompt may also wait because it is longer than what is left of
-    the budget: with most of the blocks free, that is what it was.)
-    """
-
-    max_num_seqs: float
-    token_budget: float
-    kv_blocks: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +43,7 @@ class ServerUse:
         num_preemptions: preemptions in those steps.
         prefix_hit_rate: prompt tokens found in the prefix cache / looked up; None when none was looked up.
         wait_reasons: what the queue waited for.
+        tail_wait_reasons: percentile -> what the requests waited for whose time in the queue reaches it.
         decode_step_ms: mean duration of the steps that only decode; None without such steps.
         mixed_step_ms: mean duration of the steps that carry prompt chunks; None without such steps.
         full_step_share: share of the busy time in steps that used their whole token budget.
@@ -71,15 +57,28 @@ class ServerUse:
     num_preemptions: int
     prefix_hit_rate: float | None
     wait_reasons: WaitReasons
+    tail_wait_reasons: Mapping[float, WaitReasons]
     decode_step_ms: float | None
     mixed_step_ms: float | None
     full_step_share: float | None
 
 
-def server_use(run: RunRecord, window: Window) -> ServerUse:
-    """Sums up the step log over the window."""
+def server_use(
+    run: RunRecord, window: Window, columns: RequestColumns | None = None, percentiles: Iterable[float] = ()
+) -> ServerUse:
+    """Sums up the step log over the window.
+
+    Args:
+        run: the records.
+        window: which stretch of it.
+        columns: its requests, where they have been read already.
+        percentiles: of the time in the queue: whose waiting to look at on its own.
+    """
+    requests = RequestColumns.of(run) if columns is None else columns
+    sent = (requests.sent_ns >= window.start_ns) & (requests.sent_ns <= window.end_ns)
     rows = _Rows.of(run, window)
     full = rows.num_tokens >= run.max_num_batched_tokens
+    reasons = Reasons(run, full)
     busy_ns = int(rows.weight_ns.sum())
     capacity_ns = window.length_ns * run.num_replicas
     queried = int(rows.inside(run.steps.prefix_queries).sum())
@@ -91,7 +90,8 @@ def server_use(run: RunRecord, window: Window) -> ServerUse:
         num_steps=int(rows.ended.sum()),
         num_preemptions=int(rows.inside(run.steps.num_preempted).sum()),
         prefix_hit_rate=int(rows.inside(run.steps.prefix_hits).sum()) / queried if queried else None,
-        wait_reasons=_wait_reasons(run, rows, full),
+        wait_reasons=reasons.shares(rows.weight_ns * rows.waiting),
+        tail_wait_reasons={q: reasons.of_tail(requests, sent, rows.begins_ns, q) for q in percentiles},
         decode_step_ms=rows.mean_duration_ms(rows.prefill == 0),
         mixed_step_ms=rows.mean_duration_ms(rows.prefill > 0),
         full_step_share=int(rows.weight_ns[full].sum()) / busy_ns if busy_ns else None,
@@ -103,6 +103,7 @@ class _Rows:
     """The step log, each row with the stretch of the window it stands for."""
 
     window: Window
+    begins_ns: IntArray  # the end of the step before, where the two overlap
     begin_ns: IntArray  # clipped to the window and to the end of the step before
     finish_ns: IntArray  # clipped to the window
     duration_ns: IntArray  # of the whole step
@@ -126,6 +127,7 @@ class _Rows:
         usable = max(1, run.num_gpu_blocks - 1)  # the null block is never handed out
         return cls(
             window=window,
+            begins_ns=begin,
             begin_ns=np.clip(begin, window.start_ns, max(window.start_ns, window.end_ns)),
             finish_ns=np.clip(end, window.start_ns, max(window.start_ns, window.end_ns)),
             duration_ns=end - begin,
@@ -169,16 +171,3 @@ class _Rows:
         """Returns the mean duration of the chosen steps that ended in the window."""
         durations = self.duration_ns[chosen & self.ended]
         return int(durations.sum()) / len(durations) / 1e6 if len(durations) else None
-
-
-def _wait_reasons(run: RunRecord, rows: _Rows, full: npt.NDArray[np.bool_]) -> WaitReasons:
-    waited = rows.weight_ns * rows.waiting
-    total = int(waited.sum())
-    if not total:
-        return WaitReasons(0.0, 0.0, 0.0)
-    capped = rows.running >= run.max_num_seqs
-    preempting = as_array(run.steps.num_preempted) > 0  # vLLM admits nothing in a step that preempts
-    for_seqs = int(waited[capped & ~preempting].sum())
-    short = full | (rows.kv_share < _KV_LOW)
-    for_budget = int(waited[short & ~capped & ~preempting].sum())
-    return WaitReasons(for_seqs / total, for_budget / total, (total - for_seqs - for_budget) / total)

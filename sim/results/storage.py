@@ -1,15 +1,16 @@
 """A run on disk: Parquet files and a manifest, byte-identical for the same scenario, seed and versions.
 
-    requests.parquet   one row a request (the fields of RequestRecord)
-    steps.parquet      one row an engine step (the columns of StepLog)
-    itl.parquet        one row a run of equal inter-token gaps (the columns of ItlLog)
-    responses.parquet  of Ollama alone: one row an answer, with its timing fields
-    manifest.json      what they are: scenario and its hash, seed, load, versions, the server's limits
+    requests.parquet    one row a request (the fields of RequestRecord)
+    steps.parquet       one row an engine step (the columns of StepLog)
+    itl.parquet         one row a run of equal inter-token gaps (the columns of ItlLog)
+    preemptions.parquet one row a preemption (the columns of PreemptionLog)
+    responses.parquet   of Ollama alone: one row an answer, with its timing fields
+    manifest.json       what they are: scenario and its hash, seed, load, versions, the server's limits
 
 Every column is int64 (times are nanoseconds since the start of the run; -1 means "never happened"), but for names,
 which are dictionaries of text: `class_name` in place of class_id, `outcome` (in lower case), and the `model` of an
-answer. `tables.py` makes the columns. No file holds a date: what depends on when
-it was made could not be compared. Each file appears complete or not at all.
+answer. `tables.py` makes the columns. No file holds a date: what depends on when it was made could not be compared.
+Each file appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sim import __version__
 from sim.errors import UserError
 from sim.records import RunRecord
 
-FORMAT = 1
+FORMAT = 2
 """Of the files; rises when a reader of older ones would misread them."""
 
 
@@ -41,7 +42,7 @@ def write_run(folder: Path, run: RunRecord, manifest: Mapping[str, Any]) -> None
     """Writes one run to a folder, which is made if need be.
 
     Args:
-        folder: where the four files go; existing ones are replaced.
+        folder: where the files go; existing ones are replaced.
         run: what to write.
         manifest: scenario, scenario_hash, seed, load and whatever else names the run.
 
@@ -98,6 +99,7 @@ def _write_utf8(path: Path, text: str) -> None:
 
 def _server(run: RunRecord) -> dict[str, Any]:
     return {
+        "class_names": list(run.class_names),
         "num_replicas": run.num_replicas,
         "num_gpu_blocks": run.num_gpu_blocks,
         "block_size": run.block_size,

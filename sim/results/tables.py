@@ -19,7 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.records import REQUEST_FIELDS, ItlLog, OllamaLog, OllamaResponse, Outcome, RequestLog, RunRecord, StepLog
+from sim.records import (
+    REQUEST_FIELDS,
+    ItlLog,
+    OllamaLog,
+    OllamaResponse,
+    Outcome,
+    PreemptionLog,
+    RequestLog,
+    RunRecord,
+    StepLog,
+)
 
 ROW_GROUP = 65_536
 """Rows that are put together and written at a time."""
@@ -42,7 +52,12 @@ class Table:
 
 def tables(run: RunRecord) -> dict[str, Table]:
     """Returns the tables of a run by the names of their files, without the ending."""
-    found = {"requests": _requests(run.requests, run.class_names), "steps": _log(run.steps), "itl": _log(run.itl)}
+    logs: dict[str, StepLog | ItlLog | PreemptionLog] = {
+        "steps": run.steps,
+        "itl": run.itl,
+        "preemptions": run.preemptions,
+    }
+    found = {"requests": _requests(run.requests, run.class_names), **{name: _log(log) for name, log in logs.items()}}
     if run.ollama is not None:
         found["responses"] = _responses(run.ollama)
     return found
@@ -83,7 +98,7 @@ def _requests(log: RequestLog, class_names: Sequence[str]) -> Table:
     return Table(len(log), rows)
 
 
-def _log(log: StepLog | ItlLog) -> Table:
+def _log(log: StepLog | ItlLog | PreemptionLog) -> Table:
     names = [field.name for field in fields(log)]
 
     def rows(start: int, stop: int) -> Columns:

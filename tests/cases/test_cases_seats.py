@@ -62,7 +62,7 @@ def test_case_14_the_seats_are_the_bottleneck(tmp_path: Path) -> None:
     diagnosis = diagnose(Point.of(None, [0], [metrics], case.objectives))
     assert diagnosis is not None
     assert (diagnosis.resource, diagnosis.cure) == ("max_num_seqs", "raise max_num_seqs")
-    assert "100 % of the waiting while max_num_seqs (32) requests were running" in diagnosis.evidence
+    assert "100 % of it while max_num_seqs (32) requests were running" in diagnosis.evidence
 
 
 def test_case_14_raising_max_num_seqs_lowers_p95(tmp_path: Path) -> None:
@@ -148,6 +148,18 @@ def test_case_17_the_search_stops_at_the_seats_and_names_them(tmp_path: Path) ->
     assert result.diagnosis is not None
     assert result.diagnosis.resource == "max_num_seqs"
     assert "max_num_seqs (256)" in result.diagnosis.evidence
+
+
+def test_case_17_at_262_the_few_who_break_the_objective_wait_for_a_seat(tmp_path: Path) -> None:
+    """Most of the waiting is that of the crowd that comes at once, for the first steps; the last six wait for seats."""
+    case = a6000(tmp_path, "ttft.p99 <= 1s")
+    _, metrics = measured(case, load=262)
+    reasons = metrics.server.wait_reasons
+    assert reasons.token_budget > reasons.max_num_seqs > 0
+    assert metrics.server.tail_wait_reasons[99.0].max_num_seqs > 0.8
+    diagnosis = diagnose(Point.of(262, [0], [metrics], case.objectives))
+    assert diagnosis is not None
+    assert diagnosis.resource == "max_num_seqs"
 
 
 # ---- case 18: TTFT 144 s with a flat TPOT of 18 ms ----

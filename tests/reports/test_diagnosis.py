@@ -48,7 +48,12 @@ RULES: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
         (f"{RATE}0.1", "workload.classes.0.prompt_tokens=3000", "objectives=['ttft.p95 <= 1s']"),
     ),
     ("first_word_client", "public", (*L4, "objectives=['ttft.p95 <= 20ms']"), (*L4, "objectives=['ttft.p95 <= 50ms']")),
-    ("first_word_token_budget", "bench", ("workload.max_concurrency=80",), ("workload.max_concurrency=16",)),
+    (
+        "first_word_token_budget",
+        "bench",
+        ("workload.max_concurrency=40", HALF_SECOND),
+        ("workload.max_concurrency=80",),  # most wait for the budget, but those who wait longest for a seat
+    ),
     (
         "first_word_kv_blocks",
         "public",

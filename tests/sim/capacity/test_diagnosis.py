@@ -42,7 +42,7 @@ def test_a_full_running_list_with_kv_to_spare() -> None:
     run = empty_run(max_num_seqs=32)  # case 14: running pegged at 32, waiting 3 to 6, KV at 10 %
     run.requests += [queued(n, 80) for n in range(10)]
     add_step(run, 0, 90 * S, running=32, waiting=5, free=90)
-    expect(run, "ttft.p95 <= 2s", "max_num_seqs", "max_num_seqs (32)", "100 % of the waiting", "KV cache 9 % used")
+    expect(run, "ttft.p95 <= 2s", "max_num_seqs", "max_num_seqs (32)", "100 % of it", "KV cache 9 % used")
     diagnosis = found(run, "ttft.p95 <= 2s")
     assert diagnosis is not None
     assert diagnosis.cure == "raise max_num_seqs"

@@ -122,7 +122,7 @@ def test_out_keeps_every_run_and_the_result(scenario: Path, tmp_path: Path) -> N
     for name in ("first", "second"):
         assert invoke(scenario, "--users", "6", "--json", "--out", str(out / name)).exit_code == 0
     kept = sorted(path.relative_to(out / "first") for path in (out / "first").rglob("*") if path.is_file())
-    names = ("itl.parquet", "manifest.json", "requests.parquet", "steps.parquet")
+    names = ("itl.parquet", "manifest.json", "preemptions.parquet", "requests.parquet", "steps.parquet")
     runs = [Path(f"users-6/seed-{seed}/{name}") for seed in (0, 1) for name in names]
     assert kept == sorted([Path("result.json"), Path("scenario.json"), *runs])
     for path in kept:

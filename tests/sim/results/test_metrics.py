@@ -280,6 +280,35 @@ def test_what_waiting_requests_wait_for_follows_the_schedulers_order() -> None:
     assert (idle.max_num_seqs, idle.token_budget, idle.kv_blocks) == (0, 0, 0)
 
 
+def test_the_tail_waits_for_something_else_than_the_crowd() -> None:
+    run = empty_run(max_num_seqs=4)
+    run.requests += [finished(n, 0, 2 * S, scheduled_ns=S) for n in range(98)]  # all wait for the first step's budget
+    run.requests += [finished(98 + n, 0, 9 * S, scheduled_ns=8 * S) for n in range(2)]  # and two for a seat
+    add_step(run, 0, S, running=3, waiting=100, prefill=97, decodes=3)
+    add_step(run, S, 8 * S, running=4, waiting=2, decodes=4)
+    add_step(run, 8 * S, 9 * S, running=2, decodes=2)
+    server = whole(closed(run, 9 * S)).server
+    assert server.wait_reasons.token_budget == pytest.approx(100 / 114)
+    assert server.tail_wait_reasons[99.0].max_num_seqs == pytest.approx(7 / 8)
+    assert server.tail_wait_reasons[99.0].token_budget == pytest.approx(1 / 8)
+    assert server.tail_wait_reasons[50.0] == server.wait_reasons
+
+
+def test_waiting_is_counted_from_the_arrival_to_the_scheduling_within_a_step() -> None:
+    run = empty_run(max_num_seqs=4)
+    run.requests.append(finished(0, 500 * MS, 3 * S, scheduled_ns=2 * S + 250 * MS))
+    add_step(run, 0, 1 * S, running=4, waiting=1, decodes=4)
+    add_step(run, 1 * S, 2 * S, running=3, waiting=1, prefill=97, decodes=3)
+    add_step(run, 2 * S, 3 * S, running=3, waiting=1, decodes=3, free=5)
+    tail = whole(closed(run, 4 * S)).server.tail_wait_reasons[95.0]
+    assert (tail.max_num_seqs, tail.token_budget, tail.kv_blocks) == pytest.approx((2 / 7, 4 / 7, 1 / 7))
+
+
+def test_nobody_in_the_queue_waits_for_nothing() -> None:
+    tail = whole(closed(empty_run(), S)).server.tail_wait_reasons[95.0]
+    assert (tail.max_num_seqs, tail.token_budget, tail.kv_blocks) == (0, 0, 0)
+
+
 def test_steps_with_and_without_prompt_chunks_are_told_apart() -> None:
     run = empty_run()
     add_step(run, 0, 10 * MS, running=4, decodes=4)

@@ -27,7 +27,7 @@ from sim.results.storage import versions, write_run, write_text
 from sim.results.tables import ROW_GROUP
 from tests.sim.results.toys import S, add_gaps, add_step, empty_run, finished, request
 
-FILES = ["itl.parquet", "manifest.json", "requests.parquet", "steps.parquet"]
+FILES = ["itl.parquet", "manifest.json", "preemptions.parquet", "requests.parquet", "steps.parquet"]
 MANIFEST = {"scenario": "toy", "scenario_hash": "ab12", "seed": 3, "load": 8}
 
 
