@@ -8,13 +8,16 @@ worker dies a second time is named. All others go on in a fresh pool.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Literal, TypeVar
 
 from sim.errors import UserError
@@ -38,9 +41,15 @@ class Failure:
     cause: str
     details: str = ""
 
-    def as_error(self) -> Exception:
-        """Returns it as an exception, for a caller who cannot go on without the result."""
-        return RuntimeError(f"{self.cause}\n{self.details}") if self.details else UserError(self.cause)
+    def as_error(self, what: str) -> Exception:
+        """Returns it as an exception, for a caller who cannot go on without the result.
+
+        Args:
+            what: names the call; left out where the cause is the user's input, which says itself where it is wrong.
+        """
+        if self.details:
+            return RuntimeError(f"{what}: {self.cause}\n{self.details}")
+        return UserError(f"{what}: {self.cause}" if self.cause == KILLED else self.cause)
 
 
 def call_each(
@@ -130,7 +139,8 @@ class _Pool:
         with _backend(self.cluster):
             parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch=jobs, batch_size=1)
             try:
-                results = parallel(to_send())
+                with _interrupts_wait():
+                    results = parallel(to_send())
                 for place, result in results:
                     self.done.add(place)
                     yield place, result
@@ -146,6 +156,28 @@ class _Pool:
         for _, result in self.call([place]):
             return result
         return Failure(KILLED)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Puts Ctrl-C and the TERM signal off: a worker whose parent goes while it starts complains, and on stdout."""
+    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread alone
+        yield
+        return
+    came: list[int] = []
+
+    def later(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    # Not by a mask: loky unblocks both when it starts its resource tracker.
+    before = {number: signal.signal(number, later) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for first in came[:1]:
+            signal.raise_signal(first)
 
 
 def _cut_off(results: Any) -> None:

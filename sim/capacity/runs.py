@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from sim.capacity.point import Point
+from sim.parallel import Failure, call_each
 from sim.records import RunRecord
 from sim.results.metrics import RunMetrics, summarize
 from sim.scenario.model import Scenario
@@ -82,32 +84,54 @@ class Runs:
         return len(self._results)
 
     def make(self, wanted: Sequence[tuple[Load, int]]) -> None:
-        """Simulates those of the (load, seed) pairs that are missing."""
+        """Simulates those of the (load, seed) pairs that are missing.
+
+        Raises:
+            UserError: the input is at fault, or a run's worker process was killed twice.
+            RuntimeError: a run failed of itself; it names the run and holds its traceback.
+        """
         missing = [pair for pair in dict.fromkeys(wanted) if pair not in self._results]
-        for (load, seed), (metrics, seconds) in zip(missing, self._simulate_all(missing), strict=True):
-            self._results[load, seed] = metrics
-            self._last_run_s = seconds
-            if self.progress is not None:
-                self.progress(self.num_made, load, seed)
+        with closing(self._simulate_all(missing)) as found:  # an interrupt ends the workers at once
+            for (load, seed), metrics, seconds in found:
+                self._results[load, seed] = metrics
+                self._last_run_s = seconds
+                if self.progress is not None:
+                    self.progress(self.num_made, load, seed)
 
-    def _simulate_all(self, pairs: list[tuple[Load, int]]) -> Iterator[tuple[RunMetrics, float]]:
+    def _simulate_all(
+        self, pairs: list[tuple[Load, int]]
+    ) -> Generator[tuple[tuple[Load, int], RunMetrics, float], None, None]:
+        """Yields each pair with its result, as they finish; a failure only after the others."""
+        failures: dict[int, Failure] = {}
+        for place, result in self._call(pairs):
+            if isinstance(result, Failure):
+                failures[place] = result
+            else:
+                yield pairs[place], *result
+        for place, failure in sorted(failures.items()):
+            raise failure.as_error(_name(*pairs[place]))
+
+    def _call(self, pairs: list[tuple[Load, int]]) -> Iterator[tuple[int, tuple[RunMetrics, float] | Failure]]:
+        """Makes the runs where that is soonest: the very first one here, since nobody knows yet how long one takes."""
         tasks = [(self.scenario, self.simulate, self.store, load, seed) for load, seed in pairs]
-        if self.jobs == 1 or len(pairs) < 2 or self._last_run_s * len(pairs) < _WORTH_PARALLEL_S:
-            yield from (_simulate_one(*task) for task in tasks)
-            return
-        from joblib import Parallel, delayed  # noqa: PLC0415 - a tenth of a second that a single run need not pay
-
-        parallel = Parallel(n_jobs=self.jobs, backend="loky", return_as="generator")
-        yield from parallel(delayed(_simulate_one)(*task) for task in tasks)
+        num_here = 0 if self._results else 1
+        yield from call_each(_simulate_one, tasks[:num_here])
+        left = tasks[num_here:]
+        in_workers = len(left) > 1 and self._last_run_s * len(left) >= _WORTH_PARALLEL_S
+        for place, result in call_each(_simulate_one, left, jobs=self.jobs if in_workers else 1):
+            yield num_here + place, result
 
     def _point(self, load: Load, seeds: Sequence[int]) -> Point:
         return Point.of(load, seeds, [self._results[load, seed] for seed in seeds], self.scenario.objectives)
 
 
-def _simulate_one(
-    scenario: Scenario, simulate: Simulate, store: Store | None, load: Load, seed: int
-) -> tuple[RunMetrics, float]:
+def _name(load: Load, seed: int) -> str:
+    return f"run with seed {seed}" if load is None else f"run at load {load:g} with seed {seed}"
+
+
+def _simulate_one(task: tuple[Scenario, Simulate, Store | None, Load, int]) -> tuple[RunMetrics, float]:
     """Makes one run and sums it up where it was made: its records stay there, a few numbers travel."""
+    scenario, simulate, store, load, seed = task
     began = time.perf_counter()
     run = simulate(scenario, seed=seed, load=load)
     if store is not None:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from sim.cli.run import Progress, at_one_load, run_overrides
+from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 _DEFAULT_KINDS = "ollama,vllm,static"
-INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
 def compare(  # noqa: PLR0917 - typer calls it, by name
@@ -39,7 +39,7 @@ def compare(  # noqa: PLR0917 - typer calls it, by name
 
     Settings of each kind are in the scenario's server: flags for vllm, and the sections ollama and static. Exits with
     0 when every kind supports some load (a search) or the one load, 1 when not all do, 2 on bad input, 130 after
-    Ctrl-C.
+    Ctrl-C (or the TERM signal).
     """
     from joblib import cpu_count
 
@@ -54,7 +54,8 @@ def compare(  # noqa: PLR0917 - typer calls it, by name
     loaded = at_one_load(loaded, scenario, users, rate, concurrency)
     progress = Progress()
     try:
-        found = compare_kinds(loaded, chosen, simulate, jobs=jobs or cpu_count(), progress=progress.report)
+        with ends_by_signal():
+            found = compare_kinds(loaded, chosen, simulate, jobs=jobs or cpu_count(), progress=progress.report)
     except (SearchInterruptedError, KeyboardInterrupt):
         typer.echo("interrupted: nothing is compared yet", err=True)
         raise typer.Exit(INTERRUPTED) from None

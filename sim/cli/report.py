@@ -132,6 +132,8 @@ def _what_if(source: Source, wanted: bool | None, jobs: int | None) -> None:
 
     from reports.source import WHAT_IF_FILE
     from reports.what_if import estimate_steps, simulate_what_if
+    from sim.capacity import SearchInterruptedError
+    from sim.cli.signals import INTERRUPTED, ends_by_signal
     from sim.errors import UserError
     from sim.results.storage import write_text
     from sim.simulate import simulate
@@ -150,7 +152,12 @@ def _what_if(source: Source, wanted: bool | None, jobs: int | None) -> None:
         if steps is not None:
             typer.echo(f"changes not simulated: about {steps / 1e6:.0f} million steps; --what-if does it", err=True)
         return
-    source.what_if = simulate_what_if(source, simulate, jobs=jobs or cpu_count(), progress=_say)
+    try:
+        with ends_by_signal():
+            source.what_if = simulate_what_if(source, simulate, jobs=jobs or cpu_count(), progress=_say)
+    except (SearchInterruptedError, KeyboardInterrupt):
+        typer.echo("interrupted: no report is written; --no-what-if writes one without simulating changes", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     if source.folder is not None:
         text = json.dumps(source.what_if, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_text(source.folder / WHAT_IF_FILE, text)

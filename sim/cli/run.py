@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.signals import INTERRUPTED, ends_by_signal
+
 if TYPE_CHECKING:
     from sim.capacity import CapacityResult, NoDataError, Simulate
     from sim.errors import UserError
     from sim.results.folder import ResultFolder
     from sim.scenario.model import Scenario
-
-_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
 def run(  # noqa: PLR0917 - typer calls it, by name
@@ -51,17 +51,18 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     """Simulate a scenario and print how many users the server supports, and why not more.
 
     Exits with 0 when some load is supported (a search) or the one load holds, 1 when not, 2 on bad input, 130 after
-    Ctrl-C, with what was known by then.
+    Ctrl-C (or the TERM signal), with what was known by then.
     """
     from sim.capacity import NoDataError, SearchInterruptedError
 
     overrides = [*(set_ or []), *run_overrides(seeds, seed)]
     loaded = at_one_load(_load(scenario, overrides, variant), scenario, users, rate, concurrency)
     try:
-        result = _find(loaded, reference=reference, out=out, jobs=jobs)
+        with ends_by_signal():
+            result = _find(loaded, reference=reference, out=out, jobs=jobs)
     except SearchInterruptedError as error:
         _print(loaded, error.result, as_json=as_json, out=out)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     except NoDataError as error:
         raise _placed(error, scenario, overrides, variant) from None
     _print(loaded, result, as_json=as_json, out=out)

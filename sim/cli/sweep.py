@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from sim.cli.signals import INTERRUPTED, ends_by_signal
 
+if TYPE_CHECKING:
     from sim.capacity import Simulate
     from sim.scenario.model import Scenario
     from sim.sweep import Axis, Sweep, SweepPoint, SweepProgress
 
-_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 _ENOUGH = 4  # runs, before the time that is left can be told from them
 
 
@@ -133,7 +129,7 @@ class _Output:
         if not self.as_json:
             self._print(header(self.table, self.sweep.points))
         try:
-            with _ends_by_signal():
+            with ends_by_signal():
                 for result in self.sweep.results(jobs=jobs, cluster=cluster):
                     row = self.table.add(result)
                     if not self.as_json:
@@ -145,7 +141,7 @@ class _Output:
                 f"{self.sweep.kept.folder}; the same command goes on from there",
                 err=True,
             )
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
         finally:
             self.progress.clear()
         self._finish(complete=self.is_whole)
@@ -166,20 +162,6 @@ class _Output:
         self.progress.clear()
         typer.echo(text, nl=False)
         sys.stdout.flush()
-
-
-@contextmanager
-def _ends_by_signal() -> Iterator[None]:
-    """Takes the signal by which job managers end a job for Ctrl-C, so that no worker process is left behind."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass

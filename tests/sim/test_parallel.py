@@ -61,9 +61,11 @@ def test_an_exception_costs_its_own_call_alone_and_says_why_in_one_line(jobs: in
     assert two.cause == "ValueError: two"
     assert "fails_at_two" in two.details
     assert three == Failure("three is no number")
-    assert str(three.as_error()) == "three is no number"
-    assert isinstance(three.as_error(), UserError)
-    assert "fails_at_two" in str(two.as_error())
+    assert str(three.as_error("call 3")) == "three is no number"
+    assert isinstance(three.as_error("call 3"), UserError)
+    assert str(two.as_error("call 2")).startswith("call 2: ValueError: two\n")
+    assert "fails_at_two" in str(two.as_error("call 2"))
+    assert str(Failure(KILLED).as_error("call 9")) == f"call 9: {KILLED}"
 
 
 def test_a_call_that_kills_its_worker_twice_is_named_and_the_others_finish() -> None:

@@ -1,6 +1,9 @@
 """The search finds the largest load that holds, whatever the curve, and says so when there is none or no end."""
 
+import os
+import signal
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +12,9 @@ from hypothesis import strategies as st
 
 from sim.capacity import STEADY_STATE, NoDataError, SearchInterruptedError, find_capacity
 from sim.capacity import runs as runs_module
+from sim.errors import UserError
 from sim.records import RequestLog, RunRecord
+from sim.scenario.load import override
 from sim.scenario.model import Scenario
 from tests.sim.capacity.curves import Served, proportional
 from tests.sim.results.toys import (
@@ -256,3 +261,51 @@ def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch
     scenario = open_loop_scenario(ONE_SECOND, changes=["run.duration=200s", "run.seeds=3", "search.from=8"])
     alone, together = (find_capacity(scenario, partial(simulate_mm, servers=2), jobs=jobs) for jobs in (1, 2))
     assert alone == together
+
+
+def dies(scenario: Scenario, *, seed: int, load: float | None, marks: str, times: int) -> RunRecord:
+    """M/M/2, but the process is killed so many times at load 16 with seed 1."""
+    for mark in (Path(marks) / str(number) for number in range(times)):
+        if (load, seed) == (16, 1) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return simulate_mm(scenario, seed=seed, load=load, servers=2)
+
+
+def test_a_worker_that_is_killed_once_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runs_module, "_WORTH_PARALLEL_S", 0.0)
+    scenario = open_loop_scenario(ONE_SECOND, changes=["run.duration=200s", "run.seeds=3", "search.from=8"])
+    whole = find_capacity(scenario, partial(simulate_mm, servers=2), jobs=2)
+    assert find_capacity(scenario, partial(dies, marks=str(tmp_path), times=1), jobs=2) == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+def test_a_run_that_kills_its_worker_twice_is_named_after_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runs_module, "_WORTH_PARALLEL_S", 0.0)
+    scenario = open_loop_scenario(ONE_SECOND, changes=["run.duration=200s", "run.seeds=4", "search.from=16"])
+    told: list[tuple[float | None, int]] = []
+    with pytest.raises(
+        UserError, match=r"^run at load 16 with seed 1: its worker process was killed twice; most often"
+    ):
+        find_capacity(
+            override(scenario, {"search": None, "workload.request_rate": 16}),
+            partial(dies, marks=str(tmp_path), times=2),
+            jobs=2,
+            progress=lambda _, load, seed: told.append((load, seed)),
+        )
+    assert sorted(told) == [(16, 0), (16, 2), (16, 3)]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_says_which_and_why(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "_WORTH_PARALLEL_S", 0.0)
+    scenario = users_scenario(ONE_SECOND, changes=["run.duration=200s"])
+    with pytest.raises(RuntimeError, match=r"^run at load 4 with seed 1: ZeroDivisionError: division") as caught:
+        find_capacity(scenario, partial(_fails, at=(4, 1)), jobs=jobs)
+    assert "simulate_repair" in str(caught.value)  # the traceback shows the place
+
+
+def _fails(scenario: Scenario, *, seed: int, load: float | None, at: tuple[float, int]) -> RunRecord:
+    return simulate_repair(scenario, seed=seed, load=load, service_s=0.5 if (load, seed) != at else 1 / 0)

@@ -1,8 +1,10 @@
 """`headcount run`: the answer on stdout, the same bytes each time, and an exit code that says which answer it is."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +19,7 @@ from sim.cli.run import Progress, run
 from sim.errors import UserError
 from sim.records import RunRecord
 from sim.scenario.model import Scenario
+from tests.sim.cli.processes import wait_for_end, workers_of
 
 SCENARIO = """
 name: tiny
@@ -158,6 +161,38 @@ def test_ctrl_c_prints_what_is_known_and_keeps_what_is_written(
     assert result.stdout.startswith("tiny: interrupted, no answer; everything held at 8 users\n")
     assert len(list((tmp_path / "kept").glob("users-*/seed-*/manifest.json"))) == 5
     assert json.loads((tmp_path / "kept" / "result.json").read_text())["search"]["num_runs"] == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_workers_too_and_what_is_known_is_printed(
+    scenario: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    code = "from sim.cli import main; main()"
+    long = ["--users", "8", "--seeds", "500", "--set", "run.duration=10min"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        str(scenario),
+        *long,
+        "--jobs",
+        "2",
+        "--json",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(workers := workers_of(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(number)
+    document = json.loads(process.communicate(timeout=60)[0])
+    assert process.returncode == 130
+    assert document["notes"] == ["interrupted: the search was stopped before it had an answer"]
+    assert workers
+    for worker in workers:
+        wait_for_end(worker, deadline + 60)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`headcount sweep`: the table on stdout, the same bytes each time; progress and failures on stderr; an exit code."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from sim.errors import UserError
 from sim.records import RunRecord
 from sim.scenario.model import Scenario
 from sim.sweep import SweepProgress
+from tests.sim.cli.processes import wait_for_end, workers_of
 from tests.sim.sweep.made import USERS, write
 
 
@@ -159,39 +159,14 @@ def test_a_signal_ends_the_workers_too(scenario: Path, tmp_path: Path, number: s
     command = [sys.executable, "-c", code, str(scenario), "--vary", "users=50,60", *long, "--out", str(tmp_path / "o")]
     process = subprocess.Popen([*command, "--jobs", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
-    while len(workers := _workers_of(process.pid)) < 2 and time.monotonic() < deadline:
+    while len(workers := workers_of(process.pid)) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(number)
     assert "interrupted: 0 of 4 runs are finished" in process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert workers
     for worker in workers:
-        _wait_for_end(worker, deadline + 60)
-
-
-def _workers_of(parent: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            is_child = (folder / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(parent)
-            is_worker = "popen_loky" in (folder / "cmdline").read_text()
-        except OSError:
-            continue
-        if is_child and is_worker:
-            found.append(int(folder.name))
-    return found
-
-
-def _wait_for_end(process_id: int, deadline: float) -> None:
-    while time.monotonic() < deadline:
-        try:
-            os.kill(process_id, 0)
-            if (Path("/proc") / str(process_id) / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return  # nobody takes it in where the test's own parent does not reap
-        except (ProcessLookupError, FileNotFoundError):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"process {process_id} still runs")
+        wait_for_end(worker, deadline + 60)
 
 
 @pytest.mark.parametrize(
