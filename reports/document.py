@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from reports.fleet import fleet, fleet_settings
 from reports.other_servers import limits, ollama_memory, ollama_server
 from sim.capacity import CapacityResult, Point
 from sim.capacity.point import mean
@@ -145,6 +146,7 @@ def point_document(point: Point) -> Document:
         "objectives": [_objective(result, point) for result in point.results],
         "objectives_met": point.holds,
         **limits(point),
+        **fleet(point),
     }
 
 
@@ -223,6 +225,7 @@ def _server(scenario: Scenario, deployment: AnyDeployment) -> Document:
         "tensor_parallel_size": server.tensor_parallel_size,
         "pipeline_parallel_size": server.pipeline_parallel_size,
         "data_parallel_size": server.data_parallel_size,
+        **fleet_settings(server),
         "flags": {name: {"value": getattr(flags, name), "default": name in flags.defaulted} for name in names},
     }
 

@@ -108,6 +108,7 @@ def _server_line(each: Document) -> str:
         return f"  {each['kind']}: no result: {each['problem']}"
     server, result = each["result"]["server"], each["result"]
     gpus = server["tensor_parallel_size"] * server["pipeline_parallel_size"] * server["data_parallel_size"]
+    gpus *= server.get("replicas", 1)
     source = result["step_times"]["source"] + ("" if result["calibrated"] else ", UNCALIBRATED")
     per_gpu = "" if each["kind"] == "ollama" or gpus == 1 else " a GPU"
     weights = f"{_show(result['memory']['weights_gib'])} GiB of weights{per_gpu}"

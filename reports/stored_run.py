@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UserError
-from sim.records import REQUEST_FIELDS, ItlLog, Outcome, PreemptionLog, RequestLog, RunRecord, StepLog
+from sim.records import REQUEST_FIELDS, FleetLog, ItlLog, Outcome, PreemptionLog, RequestLog, RunRecord, StepLog
 from sim.results.storage import FORMAT
 
 _OUTCOMES = {outcome.name.lower(): outcome for outcome in Outcome}
@@ -74,7 +74,15 @@ def read_run(folder: Path) -> RunRecord:
         itl=_log(ItlLog, _columns(folder / "itl.parquet")),
         preemptions=_log(PreemptionLog, _columns(folder / "preemptions.parquet")),
         warnings=list(manifest.get("warnings", ())),
+        fleet=_fleet(server.get("fleet")),
     )
+
+
+def _fleet(kept: Any) -> FleetLog | None:
+    if kept is None:
+        return None
+    events = [(int(replica), int(time_ns), str(what)) for replica, time_ns, what in kept["events"]]
+    return FleetLog(events, [(int(request_id), int(time_ns)) for request_id, time_ns in kept["rerouted"]])
 
 
 def _columns(path: Path) -> Any:

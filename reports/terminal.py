@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.document import Document
+from reports.fleet import fleet_lines
 from reports.other_terminal import memory_title, other_limits, other_settings
 
 _WORDS = {
@@ -27,6 +28,7 @@ def render(document: Document) -> str:
         _provenance(document),
         _table(document),
         other_limits(document),
+        fleet_lines(document),
         _memory(document),
         _warnings(document),
     ]
@@ -121,7 +123,10 @@ def _provenance(document: Document) -> list[str]:
         for short, name in (("TP", "tensor_parallel_size"), ("PP", "pipeline_parallel_size"))
         if server[name] > 1
     )
-    lines.append(f"  server: {server['kind']} {server['version']}, {server['model']} on {server['gpu']}{parallel}")
+    replicas = f", {server['replicas']} replicas" if "replicas" in server else ""
+    lines.append(
+        f"  server: {server['kind']} {server['version']}, {server['model']} on {server['gpu']}{parallel}{replicas}"
+    )
     lines.append(f"  flags: {_flags(server['flags'])}")
     lines.append(f"  runs: {_runs(document)}")
     if document["points"]:

@@ -54,6 +54,7 @@ class ApiServer:
         limits: what is refused.
         latency: time outside the engine.
         replica: this server's number, in the records.
+        records: records of requests that failed elsewhere and come here next, by request_id; each is taken out.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ApiServer:
         limits: AdmissionLimits,
         latency: ClientLatency,
         replica: int = 0,
+        records: dict[int, RequestRecord] | None = None,
     ) -> None:
         self.workload = workload
         self.engine = engine
@@ -72,6 +74,7 @@ class ApiServer:
         self.limits = limits
         self.latency = latency
         self.replica = replica
+        self._records = {} if records is None else records
         self._pending: dict[Request, _Pending] = {}
         self._in_transit: list[tuple[int, int, ClientRequest]] = []  # heap by arrival at the engine
         self._deadlines: list[tuple[int, int, Request]] = []  # heap by when the client gives up
@@ -127,6 +130,20 @@ class ApiServer:
         for request in outputs.finished:
             self._close(request, Outcome.FINISHED, seen_ns)
 
+    def take_back(self) -> list[tuple[ClientRequest, RequestRecord | None]]:
+        """Gives up all requests, for the engine has failed; returns each with its record, where it had arrived.
+
+        The caller decides what becomes of them; the records hold what the clients got.
+        """
+        taken: list[tuple[ClientRequest, RequestRecord | None]] = []
+        for request, pending in self._pending.items():
+            self._note_progress(pending.record, request)
+            taken.append((pending.client, pending.record))
+        taken += [(client, None) for _, _, client in sorted(self._in_transit)]
+        self._pending.clear()
+        self._in_transit.clear()
+        return taken
+
     def warnings(self) -> list[str]:
         """Returns a sentence where requests came that a real server would hold for ever."""
         stuck = self.run.requests.column("outcome").count(Outcome.NEVER_FITS)
@@ -144,20 +161,12 @@ class ApiServer:
         return client.sent_ns + latency.request_ns + round(latency.per_prompt_token_ns * client.num_prompt_tokens)
 
     def _receive(self, client: ClientRequest, arrival_ns: int) -> None:
-        record = RequestRecord(
-            request_id=client.request_id,
-            class_id=client.class_id,
-            user_id=client.user_id,
-            turn=client.turn,
-            replica=self.replica,
-            queued_ns=client.queued_ns,
-            sent_ns=client.sent_ns,
-            num_prompt_tokens=client.num_prompt_tokens,
-            max_tokens=client.max_tokens,
-            arrival_ns=arrival_ns,
-            attempt=client.attempt,
-        )
-        self.run.requests.append(record)
+        record = self._records.pop(client.request_id, None) if self._records else None
+        if record is None:
+            record = new_record(client, arrival_ns, self.replica)
+            self.run.requests.append(record)
+        else:
+            record.arrival_ns, record.replica = arrival_ns, self.replica
         refusal = self._refusal(client)
         if refusal is not None:
             record.outcome = refusal
@@ -209,13 +218,16 @@ class ApiServer:
         record = pending.record
         record.outcome = outcome
         record.finish_ns = now_ns
+        self._note_progress(record, request)
+        self._tell(pending.client, outcome, request.num_output_tokens, now_ns)
+
+    def _note_progress(self, record: RequestRecord, request: Request) -> None:
         record.scheduled_ns = request.scheduled_ns
         record.num_output_tokens = request.num_output_tokens
         record.num_cached_tokens = max(0, request.num_cached_tokens)
         record.num_preemptions = request.num_preemptions
         record.engine_ns = self._engine_time.close(request)
         self._preempted.pop(request.request_id, None)
-        self._tell(pending.client, outcome, request.num_output_tokens, now_ns)
 
     def _tell(self, client: ClientRequest, outcome: Outcome, num_output_tokens: int, now_ns: int) -> None:
         # A timeout is noticed at a step boundary, after later answers may have been seen: tell in order.
@@ -255,3 +267,20 @@ class ApiServer:
             itl.gap_ns.append(gap_ns)
             itl.class_id.append(class_id)
             itl.count.append(count)
+
+
+def new_record(client: ClientRequest, arrival_ns: int, replica: int) -> RequestRecord:
+    """Returns the record of a request that has just arrived."""
+    return RequestRecord(
+        request_id=client.request_id,
+        class_id=client.class_id,
+        user_id=client.user_id,
+        turn=client.turn,
+        replica=replica,
+        queued_ns=client.queued_ns,
+        sent_ns=client.sent_ns,
+        num_prompt_tokens=client.num_prompt_tokens,
+        max_tokens=client.max_tokens,
+        arrival_ns=arrival_ns,
+        attempt=client.attempt,
+    )

@@ -94,8 +94,8 @@ def plan(scenario: Scenario) -> Deployment:
     server = scenario.server
     if server.data_parallel_size > 1:
         raise UserError(
-            f"server.data_parallel_size: {server.data_parallel_size} replicas are not simulated yet; "
-            "set it to 1 and give one replica its share of the load"
+            f"server.data_parallel_size: {server.data_parallel_size} engines in one server are not simulated yet; "
+            f"set it to 1, and server.replicas to {server.data_parallel_size} for as many servers behind a router"
         )
     model, gpu = find_model(_model_path(scenario)), find_gpu(server.gpu)
     memory = memory_budget(model, gpu, server_spec(server))

@@ -25,6 +25,7 @@ class Outcome(IntEnum):
     REJECTED = 3  # HTTP 503: an admission limit was reached
     TIMED_OUT = 4  # the client gave up; the server aborted it
     NEVER_FITS = 5  # longer than the whole KV pool: the real server would hold it for ever
+    LOST = 6  # the replica that served it failed or was stopped
 
 
 @dataclass(slots=True)
@@ -289,6 +290,33 @@ class StaticLog:
 
 
 @dataclass(slots=True)
+class FleetLog:
+    """What happened to the replicas of a server that has several.
+
+    `events` are (replica, time_ns, what) in order of time, `what` being start, ready, drain, stop or fail; `rerouted`
+    are (request_id, time_ns) of requests whose replica failed and that the router sent to another one.
+    """
+
+    events: list[tuple[int, int, str]] = field(default_factory=list)
+    rerouted: list[tuple[int, int]] = field(default_factory=list)
+
+    def note(self, replica: int, time_ns: int, what: str) -> None:
+        """Adds an event."""
+        self.events.append((replica, time_ns, what))
+
+    def up(self, end_ns: int) -> list[tuple[int, int, int]]:
+        """Returns the stretches (replica, from_ns, to_ns) in which a replica served, draining included."""
+        since: dict[int, int] = {}
+        found = []
+        for replica, time_ns, what in self.events:
+            if what == "ready":
+                since[replica] = time_ns
+            elif what in ("stop", "fail") and replica in since:
+                found.append((replica, since.pop(replica), time_ns))
+        return sorted([*found, *((replica, start_ns, end_ns) for replica, start_ns in since.items())])
+
+
+@dataclass(slots=True)
 class RunRecord:
     """Everything one simulated run recorded."""
 
@@ -308,3 +336,4 @@ class RunRecord:
     warnings: list[str] = field(default_factory=list)  # said once each, for the person who reads the result
     ollama: OllamaLog | None = None  # of servers of this kind
     static: StaticLog | None = None
+    fleet: FleetLog | None = None  # of several replicas

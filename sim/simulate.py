@@ -7,6 +7,7 @@ from sim.deployment import plan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run, run_server
 from sim.engine.static_batching import StaticConfig, StaticEngine
+from sim.fleet.fleet import Fleet
 from sim.ollama_deployment import plan_ollama
 from sim.ollama_server import OllamaServer
 from sim.records import RunRecord
@@ -54,6 +55,10 @@ def _vllm(scenario: Scenario, seed: int, load: float | None, reference: bool) ->
         num_replicas=1,
         calibrated=step_time_model.calibrated,
     )
+    if scenario.server.is_fleet:
+        record.warnings += [*deployment.warnings, *workload.warnings]
+        Fleet(deployment, workload, record, reference=reference).run()
+        return record
     engine = EngineCore(scheduler_config, deployment.cache_config, step_time_model, reference=reference)
     server = ApiServer(workload, engine, record, limits=deployment.limits, latency=deployment.latency)
     record.end_ns = run(engine, server)

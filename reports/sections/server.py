@@ -130,4 +130,4 @@ def num_gpus_of(document: Document) -> int:
     count = 1
     for key in _PARALLEL:
         count *= document["server"][key]
-    return count
+    return count * int(document["server"].get("replicas", 1))

@@ -1,12 +1,14 @@
 """The engine as a SimPy process: one Timeout a step, one when idle. The only file that imports simpy.
 
 Requests are never processes and a token is never an event. At every step boundary the engine takes what has happened
-since the last one: arrivals and clients that gave up.
+since the last one: arrivals and clients that gave up. `run` is one engine by itself; several that share a workload
+have a `Clock` and a driver each, and take the same steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Protocol
 
 import simpy
@@ -79,3 +81,91 @@ def _engine_process(env: simpy.Environment, engine: EngineCore, clients: Clients
             next_ns = clients.next_event_ns()
             assert next_ns is not None, f"nothing can ever be scheduled: {engine.scheduler.waiting.peek_request()}"
             yield env.timeout(max(0, next_ns - int(env.now)))
+
+
+class Clock:
+    """Virtual time for several engines: whatever is due at a moment is called then, first planned first called."""
+
+    def __init__(self) -> None:
+        self._env = simpy.Environment(initial_time=0)
+
+    @property
+    def now_ns(self) -> int:
+        """Nanoseconds since the start of the run."""
+        return int(self._env.now)
+
+    def at(self, when_ns: int, action: Callable[[], None]) -> None:
+        """Calls `action` at a time, at once if that is over; the caller makes sure that a stale call does no harm."""
+        timeout = self._env.timeout(max(0, when_ns - int(self._env.now)))
+        timeout.callbacks.append(lambda _: action())
+
+    def run(self) -> None:
+        """Lets time pass until nothing is planned any more."""
+        self._env.run()
+
+
+class EngineDriver:
+    """The loop of `_engine_process` for one of several engines, which can be woken and stopped.
+
+    An engine without work costs nothing: whoever hands it a request calls `wake`.
+
+    Args:
+        clock: shared by all engines.
+        engine: the engine.
+        clients: its clients; `next_event_ns` tells only of requests on their way to this engine.
+    """
+
+    def __init__(self, clock: Clock, engine: EngineCore, clients: Clients) -> None:
+        self.clock = clock
+        self.engine = engine
+        self.clients = clients
+        self.is_idle = True
+        self.last_ns = 0  # when it last looked at its clients or took in a batch
+        self._is_stopped = False
+
+    def wake(self) -> None:
+        """Tells the engine that there may be something to do; does nothing while it is at work."""
+        if self.is_idle and not self._is_stopped:
+            self.is_idle = False
+            self._work()
+
+    def stop(self) -> None:
+        """Ends the engine at once: what it was computing is lost."""
+        self._is_stopped = True
+
+    def _work(self) -> None:
+        """Dispatches until a batch takes time or nothing is left to do."""
+        while not self._is_stopped:
+            now = self.last_ns = self.clock.now_ns
+            self.clients.deliver(now)
+            if not self.engine.has_work():
+                self._rest()
+                return
+            batch = self.engine.dispatch(now)
+            if batch is None:
+                continue
+            if batch.end_ns > now:
+                self.clock.at(batch.end_ns, partial(self._complete, batch))
+                return
+            if not self._take_in(batch):
+                return
+
+    def _complete(self, batch: InFlightBatch) -> None:
+        if not self._is_stopped and self._take_in(batch):
+            self._work()
+
+    def _take_in(self, batch: InFlightBatch) -> bool:
+        """Publishes a batch whose time is over; returns whether the engine can go on."""
+        self.last_ns = self.clock.now_ns
+        self.clients.abort_due(self.last_ns)
+        self.clients.publish(batch, self.engine.complete(batch))
+        if not self.engine.is_stuck(batch):
+            return True
+        self._rest()
+        return False
+
+    def _rest(self) -> None:
+        self.is_idle = True
+        next_ns = self.clients.next_event_ns()
+        if next_ns is not None:
+            self.clock.at(next_ns, self.wake)

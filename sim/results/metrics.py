@@ -9,6 +9,7 @@ import numpy as np
 
 from sim.records import Outcome, RunRecord
 from sim.results.columns import BoolArray, RequestColumns, as_array
+from sim.results.fleet import FleetUse, fleet_use
 from sim.results.latency import (
     LATENCIES,
     PARTS,
@@ -35,6 +36,7 @@ _ERRORS = {
     Outcome.REJECTED: "rejected",
     Outcome.TIMED_OUT: "timed_out",
     Outcome.NEVER_FITS: "never_fits",
+    Outcome.LOST: "lost",
 }
 
 
@@ -47,7 +49,8 @@ class GroupMetrics:
         num_requests: requests sent.
         num_finished: of those, answered in full.
         num_unfinished: of those, still in the server when the run ended.
-        errors: of those, ended otherwise: kind -> count (refused: HTTP 400, rejected: 503, timed_out, never_fits).
+        errors: of those, ended otherwise: kind -> count (refused: HTTP 400, rejected: 503, timed_out, never_fits,
+            lost: its replica failed).
         latency: ttft, tpot, itl, e2el, queue, and the parts client, prefill and decode.
         goodput: bounds -> share of the ended requests that finished within all of them.
         num_preemptions: preemptions of these requests.
@@ -122,6 +125,7 @@ class RunMetrics:
         warnings: said once each.
         ollama: of servers of that kind: loads, evictions, slots, 503s.
         static: of servers of that kind: what static batches waste.
+        fleet: of servers with several replicas: what each one did, failures, requests lost and sent again.
     """
 
     window: Window
@@ -138,6 +142,7 @@ class RunMetrics:
     warnings: tuple[str, ...] = field(default=())
     ollama: OllamaUse | None = None
     static: StaticUse | None = None
+    fleet: FleetUse | None = None
 
 
 def summarize(run: RunRecord, scenario: Scenario) -> RunMetrics:
@@ -173,6 +178,7 @@ def summarize_window(run: RunRecord, window: Window, objectives: Sequence[Object
         warnings=tuple(run.warnings),
         ollama=ollama_use(run, window),
         static=static_use(run, window),
+        fleet=fleet_use(run, columns, window, sent),
     )
 
 

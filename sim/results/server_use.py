@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from sim.records import RunRecord
 from sim.results.columns import RequestColumns, as_array
+from sim.results.fleet import up_time_ns
 from sim.results.percentiles import IntArray
 from sim.results.wait_reasons import Reasons, WaitReasons
 from sim.results.window import Window
@@ -80,7 +81,7 @@ def server_use(
     full = rows.num_tokens >= run.max_num_batched_tokens
     reasons = Reasons(run, full)
     busy_ns = int(rows.weight_ns.sum())
-    capacity_ns = window.length_ns * run.num_replicas
+    capacity_ns = up_time_ns(run, window)
     queried = int(rows.inside(run.steps.prefix_queries).sum())
     return ServerUse(
         running=rows.level(rows.running),

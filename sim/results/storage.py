@@ -108,4 +108,5 @@ def _server(run: RunRecord) -> dict[str, Any]:
         "calibrated": run.calibrated,
         "end_ns": run.end_ns,
         "arrivals_end_ns": run.arrivals_end_ns,
+        **({"fleet": {"events": run.fleet.events, "rerouted": run.fleet.rerouted}} if run.fleet is not None else {}),
     }

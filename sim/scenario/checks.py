@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sim.scenario.distributions import Empirical
 from sim.scenario.explain import suggestion
+from sim.scenario.fleet_checks import check_fleet
 from sim.scenario.model import Scenario
 from sim.scenario.part import Part
 from sim.scenario.problems import Path
@@ -35,6 +36,7 @@ def cross_check(scenario: Scenario) -> Iterator[Finding]:
     """Yields everything that the scenario alone shows to be impossible; models and GPUs are not looked up here."""
     yield from _check_flags(scenario)
     yield from _check_ollama(scenario)
+    yield from check_fleet(scenario.server)
     yield from _check_classes(scenario)
     yield from _check_load(scenario)
     yield from _check_times(scenario)

@@ -129,6 +129,9 @@ def scenario_hash(scenario: Scenario) -> str:
     data = scenario.model_dump(mode="json", by_alias=True, exclude={"description", "variants"})
     for kind in {"ollama", "static"} - {scenario.server.kind}:
         del data["server"][kind]  # settings of another server than the one that is simulated
+    for key in _LATER_KEYS:
+        if data["server"][key] in (Server.model_fields[key].get_default(), []):
+            del data["server"][key]  # so that what was kept before the key existed is still found
     places = {file: scenario.resolve(file) for file in scenario.files()}
     for name in scenario.server.files():
         place = scenario.resolve(name)
@@ -137,6 +140,9 @@ def scenario_hash(scenario: Scenario) -> str:
             places[name] = place
     data["files"] = {name: hashlib.sha256(place.read_bytes()).hexdigest() for name, place in places.items()}
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+_LATER_KEYS = ("replicas", "router", "router_max_retries", "autoscaling", "failures", "model_switch")
 
 
 def _files(value: Any) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, Strict, field_validator
 
+from sim.scenario.fleet import Autoscaling, Failure, ModelSwitch, Router
 from sim.scenario.ollama import VERSION_PATTERN, Ollama, StaticBatching, quoted_version
 from sim.scenario.part import Part
 from sim.scenario.units import Bytes
@@ -76,7 +77,7 @@ class MemoryOverrides(Part):
 
 
 class Server(Part):
-    """One inference server, or several equal ones behind a router (`data_parallel_size`)."""
+    """One inference server, or several equal ones behind a router (`replicas`)."""
 
     kind: Literal["vllm", "ollama", "static"] = Field(
         default="vllm",
@@ -92,7 +93,17 @@ class Server(Part):
     gpu: str = Field(min_length=1, description="A GPU of the built-in table: rtx-4090, h100, …")
     tensor_parallel_size: int = Field(default=1, gt=0, description="GPUs that share each layer.")
     pipeline_parallel_size: int = Field(default=1, gt=0, description="Stages of consecutive layers.")
-    data_parallel_size: int = Field(default=1, gt=0, description="Replicas of the whole server.")
+    data_parallel_size: int = Field(default=1, gt=0, description="Engines of one server, which it balances itself.")
+    replicas: int = Field(default=1, gt=0, description="Equal servers behind a router.")
+    router: Router = Field(default="round_robin", description="How the router chooses a replica.")
+    router_max_retries: int = Field(
+        default=0, ge=0, description="How often the router sends a request that failed before its first token again."
+    )
+    autoscaling: Autoscaling | None = Field(default=None, description="Replicas by load; `replicas` is the start.")
+    failures: Annotated[tuple[Failure, ...], Strict(False)] = Field(
+        default=(), description="Replicas that fail, and when."
+    )
+    model_switch: ModelSwitch | None = Field(default=None, description="A rolling update of the replicas.")
     interconnect: Literal["nvlink", "pcie"] | None = Field(
         default=None, description="What joins the GPUs; default: NVLink where the GPU has it."
     )
@@ -113,8 +124,18 @@ class Server(Part):
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of all replicas together."""
+        """GPUs of all replicas together, as many as there are at the start."""
+        return self.gpus_per_replica * self.replicas
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
+    def is_fleet(self) -> bool:
+        """Whether there is more to simulate than one engine that is always there."""
+        return bool(self.replicas > 1 or self.autoscaling is not None or self.failures or self.model_switch is not None)
 
     def files(self) -> tuple[str, ...]:
         """Returns the names that may be files: of models and profiles of the chosen kind."""

@@ -83,9 +83,12 @@ class Workload(Protocol):
         """
 
 
+_WORTH_A_RETRY = (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.LOST)
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """What a client does about a request that timed out or met a full server (503).
+    """What a client does about a request that timed out, met a full server (503), or lost its server.
 
     It sends the same prompt again after `backoff_ns`, twice that the next time, and so on, `max_retries` times. A
     refusal (400), or a request that can never fit, is not tried again: it would end the same way.
@@ -96,7 +99,7 @@ class Retries:
 
     def delay_ns(self, request: ClientRequest, outcome: Outcome) -> int | None:
         """Returns how long after its end the request is sent again; None: it is given up."""
-        if outcome is not Outcome.TIMED_OUT and outcome is not Outcome.REJECTED:
+        if outcome not in _WORTH_A_RETRY:
             return None
         if request.attempt >= self.max_retries:
             return None

@@ -25,6 +25,43 @@ from .texts import CLOSED, OPEN, TRACE, case, lines_for
             "enable_chunked_prefill is false; got 2048; max_model_len is 32768",
         ),
         case(
+            "a replica that is not there fails",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  replicas: 2\n  failures: [{after: 1min, replica: 2}]",
+            "s.yaml:9:37: server.failures.0.replica: replicas are counted from 0 to 1; got 2",
+        ),
+        case(
+            "a failure that is noticed when it is over",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  failures: [{after: 1min, restart: 5s, noticed_after: 10s}]",
+            "s.yaml:8:56: server.failures.0.noticed_after: a replica is noticed before it is back; got 10s; "
+            "restart is 5s",
+        ),
+        case(
+            "more replicas than the autoscaler may have",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  replicas: 5\n  autoscaling: {max: 4, target: 3, start_up: 1min}",
+            "s.yaml:8:13: server.replicas: the start lies outside the limits; got 5; autoscaling allows 1 to 4",
+        ),
+        case(
+            "the autoscaler's limits crossed",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  autoscaling: {min: 5, max: 4, target: 3, start_up: 1min}",
+            "s.yaml:8:22: server.autoscaling.min: must not exceed max; got 5; max is 4",
+        ),
+        case(
+            "a cache fuller than full",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  autoscaling: {max: 4, metric: kv, target: 80, start_up: 1min}",
+            "s.yaml:8:45: server.autoscaling.target: a share of the KV cache is at most 1; got 80",
+        ),
+        case(
+            "replicas of a server that is not vLLM",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  replicas: 2\n  kind: ollama",
+            "s.yaml:8:13: server.replicas: several replicas are simulated of kind vllm only; got kind ollama",
+        ),
+        case(
             "threshold above the context",
             "max_num_seqs: 64",
             "long_prefill_token_threshold: 40000",

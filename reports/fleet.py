@@ -1,0 +1,108 @@
+"""Several replicas in a result: the part of each load that the document holds, and what a terminal shows of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.capacity import Point
+from sim.capacity.point import mean
+from sim.scenario.model import Server
+
+Document = dict[str, Any]
+
+_TOTALS = (
+    "mean_up", "most_up", "fewest_up", "replica_hours", "num_failures", "num_starts", "num_lost", "num_rerouted",
+    "rerouted_delay_ms",
+)  # fmt: skip
+_EACH = (
+    "up_s", "num_requests", "num_lost", "ttft_p95_ms", "output_tokens_per_s", "busy", "running", "waiting", "kv",
+    "kv_max", "prefix_hit_rate", "num_preemptions",
+)  # fmt: skip
+_COLUMNS = (
+    ("replica", "replica", 1), ("requests", "num_requests", 1), ("lost", "num_lost", 1), ("TTFT p95", "ttft_p95_ms", 1),
+    ("out tok/s", "output_tokens_per_s", 1), ("busy %", "busy", 100), ("running", "running", 1),
+    ("waiting", "waiting", 1), ("KV %", "kv", 100), ("max", "kv_max", 100), ("hit %", "prefix_hit_rate", 100),
+    ("up s", "up_s", 1),
+)  # fmt: skip
+
+
+def fleet_settings(server: Server) -> Document:
+    """Returns what the document's `server` says of a server with several replicas; nothing of one with one."""
+    if not server.is_fleet:
+        return {}
+    found: Document = {"replicas": server.replicas, "router": server.router}
+    if server.autoscaling is not None:
+        found["autoscaling"] = server.autoscaling.model_dump(mode="json")
+    if server.failures:
+        found["failures"] = [failure.model_dump(mode="json") for failure in server.failures]
+    if server.model_switch is not None:
+        found["model_switch"] = server.model_switch.model_dump(mode="json")
+    return found
+
+
+def fleet(point: Point) -> Document:
+    """Returns `fleet` for a load: all replicas and each of them, means over the seeds; nothing where there is one.
+
+    A replica that an autoscaler started with some seeds only counts with those.
+    """
+    uses = [run.fleet for run in point.runs if run.fleet is not None]
+    if not uses:
+        return {}
+    each = []
+    for number in range(max(len(use.replicas) for use in uses)):
+        present = [use.replicas[number] for use in uses if number < len(use.replicas)]
+        each.append({"replica": number, **{name: _mean(present, name) for name in _EACH}})
+    return {"fleet": {**{name: _mean(uses, name) for name in _TOTALS}, "replicas": each}}
+
+
+def fleet_lines(document: Document) -> list[str]:
+    """Returns a table of the replicas at the load that is the answer, and what failures cost."""
+    value = document["supported_users"]["value"]
+    points = [point for point in document["points"] if document["search"] is None or point["load"] == value]
+    if not points or "fleet" not in points[0]:
+        return []
+    point, use = points[0], points[0]["fleet"]
+    at = "" if point["load"] is None else f" at load {_show(point['load'])}"
+    lines = [f"Replicas{at} (router {document['server']['router']}; latencies in ms, means over the seeds)"]
+    rows = [[title for title, _, _ in _COLUMNS]]
+    rows += [[_show(_times(each[key], factor)) for _, key, factor in _COLUMNS] for each in use["replicas"]]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(_COLUMNS))]
+    lines += [f"  {'  '.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))}" for row in rows]
+    if use["fewest_up"] != use["most_up"] or use["num_starts"]:
+        lines.append(
+            f"  replicas up: {_show(use['mean_up'])} on average, {_show(use['fewest_up'])} to {_show(use['most_up'])}; "
+            f"{_show(use['num_starts'])} starts; {_show(use['replica_hours'])} replica hours in the whole run"
+        )
+    if use["num_failures"] or use["num_lost"] or use["num_rerouted"]:
+        delay = (
+            f", {_show(use['rerouted_delay_ms'])} ms later on average" if use["rerouted_delay_ms"] is not None else ""
+        )
+        lines.append(
+            f"  failures: {_show(use['num_failures'])}; requests lost {_show(use['num_lost'])}, "
+            f"sent to another replica {_show(use['num_rerouted'])}{delay}"
+        )
+    return lines
+
+
+def _times(value: float | None, factor: int) -> float | None:
+    return None if value is None else value * factor
+
+
+def _mean(uses: list[Any], name: str) -> float | int | None:
+    return _number(mean(None if (value := getattr(use, name)) is None else float(value) for use in uses))
+
+
+def _number(value: float | None) -> float | int | None:
+    """Returns six significant digits; whole numbers stay whole (see `reports.document`)."""
+    if value is None:
+        return None
+    return int(value) if value == int(value) else float(f"{value:.6g}")
+
+
+def _show(value: float | None) -> str:
+    """Returns three significant digits, whole numbers in full (see `reports.terminal`)."""
+    if value is None:
+        return "-"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,38 @@
+"""What must hold between the keys of a server with several replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.scenario.problems import Path
+from sim.scenario.server import Server
+from sim.scenario.units import format_duration
+
+
+def check_fleet(server: Server) -> Iterator[tuple[Path, str]]:
+    """Yields the path at fault and a message."""
+    if server.kind != "vllm" and server.is_fleet:
+        key = "replicas" if server.replicas > 1 else "failures" if server.failures else (
+            "autoscaling" if server.autoscaling is not None else "model_switch"
+        )  # fmt: skip
+        yield ("server", key), f"several replicas are simulated of kind vllm only; got kind {server.kind}"
+        return
+    most = server.replicas
+    scaling = server.autoscaling
+    if scaling is not None:
+        here: Path = ("server", "autoscaling")
+        most = scaling.max
+        if scaling.min > scaling.max:
+            yield (*here, "min"), f"must not exceed max; got {scaling.min}; max is {scaling.max}"
+        elif not scaling.min <= server.replicas <= scaling.max:
+            allowed = f"autoscaling allows {scaling.min} to {scaling.max}"
+            yield ("server", "replicas"), f"the start lies outside the limits; got {server.replicas}; {allowed}"
+        if scaling.metric == "kv" and scaling.target > 1:
+            yield (*here, "target"), f"a share of the KV cache is at most 1; got {scaling.target:g}"
+    for index, failure in enumerate(server.failures):
+        place: Path = ("server", "failures", index)
+        if failure.replica >= most:
+            yield (*place, "replica"), f"replicas are counted from 0 to {most - 1}; got {failure.replica}"
+        if failure.restart is not None and failure.restart < failure.noticed_after:
+            got = f"got {format_duration(failure.noticed_after)}; restart is {format_duration(failure.restart)}"
+            yield (*place, "noticed_after"), f"a replica is noticed before it is back; {got}"
