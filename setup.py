@@ -12,6 +12,7 @@ from setuptools import setup
 HOT = (
     *sorted(str(path) for path in Path("sim/core").glob("*.py") if path.stem != "__init__"),
     "sim/engine/engine_core.py",
+    "sim/engine/steady_steps.py",
     "sim/engine/step_time.py",
     "sim/engine/roofline.py",
     "sim/engine/fitted.py",

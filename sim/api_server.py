@@ -7,11 +7,13 @@ client's eyes. It delays the client and never holds the batch.
 from __future__ import annotations
 
 import heapq
+from array import array
 from dataclasses import dataclass
 
 from sim.core.request import Request
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
 from sim.engine.engine_time import EngineTime
+from sim.engine.steady_steps import SteadySteps
 from sim.engine.step_time import ClientLatency
 from sim.records import Outcome, RequestRecord, RunRecord
 from sim.workload.client import ClientRequest, Workload
@@ -115,6 +117,31 @@ class ApiServer:
         if next_send_ns is not None:
             times.append(next_send_ns)
         return min(times, default=None)
+
+    def next_interruptions_ns(self) -> tuple[int, int | None]:
+        """Returns when the next request can arrive while none finishes, and when the next client may give up."""
+        next_ns = self.next_event_ns()
+        return (1 << 62) if next_ns is None else next_ns, self._deadlines[0][0] if self._deadlines else None
+
+    def publish_steady(self, steps: SteadySteps) -> None:
+        """Takes steps that were made ahead into the log: none of their tokens is a first or a last one."""
+        if steps.first is not None:
+            self.publish(*steps.first)
+        self._engine_time.add_steady(steps)
+        num_steps = len(steps.end_ns)
+        zeros = array("q", bytes(8 * num_steps))
+        decodes = array("q", [steps.num_decodes]) * num_steps
+        log = self.run.steps
+        log.replica.extend(array("q", [self.replica]) * num_steps)
+        log.start_ns.extend(steps.start_ns)
+        log.end_ns.extend(steps.end_ns)
+        log.num_decodes.extend(decodes)
+        log.num_running.extend(decodes)
+        log.num_waiting.extend(array("q", [steps.num_waiting]) * num_steps)
+        log.num_free_blocks.extend(steps.num_free_blocks)
+        for column in (log.num_prefill_tokens, log.num_preempted, log.prefix_queries, log.prefix_hits):
+            column.extend(zeros)
+        self._log_steady_gaps(steps)
 
     def publish(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
         """Takes the tokens of a completed step to their clients, and the step into the log."""
@@ -247,6 +274,18 @@ class ApiServer:
                 log.request_id.append(request.request_id)
                 log.start_ns.append(batch.scheduled_ns)
                 log.end_ns.append(-1)
+
+    def _log_steady_gaps(self, steps: SteadySteps) -> None:
+        itl, classes = self.run.itl, steps.classes
+        num_steps = len(steps.end_ns)
+        if len(classes) == 1:
+            itl.end_ns.extend(steps.end_ns)
+            itl.gap_ns.extend(steps.gap_ns)
+        else:
+            itl.end_ns.extend([end_ns for end_ns in steps.end_ns for _ in classes])
+            itl.gap_ns.extend([gap_ns for gap_ns in steps.gap_ns for _ in classes])
+        itl.class_id.extend(array("q", classes) * num_steps)
+        itl.count.extend(array("q", classes.values()) * num_steps)
 
     def _log_step(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
         steps = self.run.steps

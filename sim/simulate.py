@@ -61,7 +61,7 @@ def _vllm(scenario: Scenario, seed: int, load: float | None, reference: bool) ->
         return record
     engine = EngineCore(scheduler_config, deployment.cache_config, step_time_model, reference=reference)
     server = ApiServer(workload, engine, record, limits=deployment.limits, latency=deployment.latency)
-    record.end_ns = run(engine, server)
+    record.end_ns = run(engine, server, server)
     record.arrivals_end_ns = workload.arrivals_end_ns
     record.warnings += [
         *deployment.warnings, *workload.warnings, *server.warnings(), *step_time_model.out_of_range()

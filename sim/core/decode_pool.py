@@ -122,6 +122,15 @@ class DecodePool:
         """
         return request.num_tokens - (self.num_completed > self.num_completed_at_schedule)
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether there are sliding windows, which leave blocks behind."""
+        return self._sliding_window > 0
+
+    def leaves_at_next_completion(self) -> bool:
+        """Returns whether a request comes to its last token but one when the next step is completed."""
+        return self.num_completed + 1 in self._last_steps
+
     def due(self) -> list[Request]:
         """Returns the requests whose next token begins a block, in running order."""
         return self._due[(self.num_scheduled + 1) % self._block_size]

@@ -18,13 +18,18 @@ from sim.core.block_runs import BlockRun
 
 
 class FastBlockPool:
-    """The free blocks of all KV cache groups, in eviction order."""
+    """The free blocks of all KV cache groups, in eviction order.
 
-    __slots__ = ("_num_empty", "_num_free", "_queue", "num_gpu_blocks")
+    Attributes:
+        num_frees: how often blocks were given back; until it changes, there is no more room than before.
+    """
+
+    __slots__ = ("_num_empty", "_num_free", "_queue", "num_frees", "num_gpu_blocks")
 
     def __init__(self, num_gpu_blocks: int) -> None:
         self.num_gpu_blocks = num_gpu_blocks
         self._num_free = num_gpu_blocks - 1
+        self.num_frees = 0
         unused = BlockRun(0, list(range(num_gpu_blocks - 1, 0, -1)))  # block 0 is the null block
         unused.refs = 0
         self._queue: deque[list[BlockRun]] = deque([[unused]])
@@ -88,6 +93,7 @@ class FastBlockPool:
 
     def free_runs(self, runs: Iterable[BlockRun]) -> None:
         """Gives up a reference to each run of a table; those without content are the next to be given away."""
+        self.num_frees += 1
         evict_first: list[BlockRun] = []
         evict_last: list[BlockRun] = []
         for run in runs:

@@ -35,6 +35,8 @@ class FastScheduler(Scheduler):
         self.lists_blocks = lists_blocks
         self._loose: list[Request] = []  # running requests that are not pooled, in running order
         self._in_flight: deque[SchedulerOutput] = deque()  # non-empty steps, scheduled and not completed
+        self._refused: Request | None = None  # the head of the queue that the latest step found no room for
+        self._num_frees_when_refused = 0
 
     @staticmethod
     def is_applicable(cache_config: CacheConfig) -> bool:
@@ -68,6 +70,43 @@ class FastScheduler(Scheduler):
                 self._join_pool(request)
         return tokens
 
+    def only_decodes(self) -> bool:
+        """Returns whether every running request decodes in the pool and nobody can be admitted before blocks are freed.
+
+        It stays so until a request arrives, leaves, or comes to its last token, or blocks run out.
+        """
+        if self._loose or not self.pool.members or any(output.num_scheduled_tokens for output in self._in_flight):
+            return False
+        if not len(self.waiting) or len(self.running) >= self.max_num_active_reqs:
+            return True
+        return (
+            self.waiting.peek_request() is self._refused
+            and self._fast_kv_cache_manager.block_pool.num_frees == self._num_frees_when_refused
+            and not self.pool.has_windows  # they give blocks back without a free request
+            and not self.config.long_prefill_token_threshold  # what the head asks for may change with the queue
+        )
+
+    def schedule_decodes(self) -> bool:
+        """Does what `schedule()` does while `only_decodes()`; or does nothing and returns False: blocks run out."""
+        pool, manager = self.pool, self._fast_kv_cache_manager
+        due = pool.due()
+        if due and len(due) * manager.num_groups > manager.block_pool.get_num_free_blocks():
+            return False
+        if pool.has_windows and (skipping := pool.skipping()):
+            for request in sorted({*due, *skipping}, key=running_order):
+                self._visit_pooled(request, SchedulerOutput())
+        elif due:
+            manager.allocate_places(due)
+        pool.advance()
+        return True
+
+    def output_of_decodes(self) -> SchedulerOutput:
+        """Returns the step of the latest `schedule_decodes()`, which is to be in flight now."""
+        pool = self.pool
+        output = SchedulerOutput(pooled_classes=dict(pool.classes), pooled_context=pool.context - len(pool.members))
+        self._in_flight.append(output)
+        return output
+
     def abort_requests(self, requests: list[Request]) -> None:
         """Ends requests whose client gave up."""
         for request in requests:
@@ -94,6 +133,15 @@ class FastScheduler(Scheduler):
         output.pooled_classes = dict(pool.classes)
         output.pooled_context = pool.context
         return token_budget
+
+    def _schedule_waiting(self, output: SchedulerOutput, threshold: int, token_budget: int) -> int:
+        """Admits waiting requests, and notes the head for which there was no room."""
+        budget_left = super()._schedule_waiting(output, threshold, token_budget)
+        self._refused = None
+        if budget_left and len(self.waiting) and len(self.running) < self.max_num_active_reqs:
+            self._refused = self.waiting.peek_request()
+            self._num_frees_when_refused = self._fast_kv_cache_manager.block_pool.num_frees
+        return budget_left
 
     def _needs_reference(self, threshold: int) -> bool:
         """Returns whether this step may starve a pooled request of budget, or preempt by priority."""

@@ -23,6 +23,7 @@ from sim.core.fast_scheduler import FastScheduler
 from sim.core.output import SchedulerOutput
 from sim.core.request import Request
 from sim.core.scheduler import Scheduler
+from sim.engine.steady_steps import SteadySteps, decode_ahead
 from sim.engine.step_time import Batch, StepTimeModel
 
 
@@ -82,12 +83,13 @@ class EngineCore:
         list_pooled: bool = False,
     ) -> None:
         self.scheduler: Scheduler
+        self.fast: FastScheduler | None = None  # the scheduler, where it is that
         self.pool: DecodePool | None = None
         if reference or not FastScheduler.is_applicable(cache_config):
             self.scheduler = Scheduler(scheduler_config, cache_config)
         else:
             fast = FastScheduler(scheduler_config, cache_config, lists_blocks=list_pooled)
-            self.scheduler, self.pool = fast, fast.pool
+            self.scheduler, self.fast, self.pool = fast, fast, fast.pool
         self.list_pooled = list_pooled
         self.step_time_model = step_time_model
         self.batch_queue: deque[InFlightBatch] = deque()
@@ -133,6 +135,35 @@ class EngineCore:
             if finished:
                 outputs.finished.append(request)
         return outputs
+
+    def can_decode_ahead(self) -> bool:
+        """Returns whether all that can happen next is that running requests decode, and nobody looks at each step."""
+        fast = self.fast
+        return fast is not None and fast.only_decodes() and not self.list_pooled and self.on_schedule is None
+
+    def decode_ahead(self, now_ns: int, arrival_ns: int, deadline_ns: int | None) -> SteadySteps | None:
+        """Makes many steps at once, while `can_decode_ahead()`; see `steady_steps.py`.
+
+        Args:
+            now_ns: a moment at which a step could be dispatched.
+            arrival_ns: when the next request arrives, as far as is known.
+            deadline_ns: when the next client gives up; None: nobody will.
+
+        Returns:
+            The completed steps; None if there is none, and then nothing was done.
+        """
+        assert self.fast is not None
+        return decode_ahead(self, self.fast, now_ns, arrival_ns, deadline_ns)
+
+    def batch_of_decodes(self, step: tuple[int, int, int], steps: SteadySteps) -> InFlightBatch:
+        """Returns the last of these steps (start, end, free blocks), not completed yet, as one that was dispatched."""
+        assert self.fast is not None
+        output = self.fast.output_of_decodes()
+        start_ns, end_ns, num_free_blocks = step
+        num_decodes, num_waiting = steps.num_decodes, steps.num_waiting
+        return InFlightBatch(
+            output, steps.now_ns, start_ns, end_ns, 0, num_decodes, num_decodes, num_waiting, num_free_blocks
+        )
 
     def is_stuck(self, batch: InFlightBatch) -> bool:
         """Returns whether only an arrival or an abort can bring progress: with nothing running, nothing was admitted.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from itertools import accumulate
 
 from sim.core.request import Request
 from sim.engine.engine_core import InFlightBatch, StepOutputs
+from sim.engine.steady_steps import SteadySteps
 
 
 @dataclass(slots=True)
@@ -38,6 +40,17 @@ class EngineTime:
             self._add_listed(batch, outputs, per_token)
         self._total_ps += per_token
         self._until_ps.append(self._total_ps)
+
+    def add_steady(self, steps: SteadySteps) -> None:
+        """Takes in steps that were made ahead, in which nobody is listed."""
+        num_decodes = steps.num_decodes
+        times = [
+            (end_ns - start_ns) * 1000 // num_decodes
+            for start_ns, end_ns in zip(steps.start_ns, steps.end_ns, strict=True)
+        ]
+        until_ps = list(accumulate(times, initial=self._total_ps))
+        self._total_ps = until_ps[-1]
+        self._until_ps.extend(until_ps[1:])
 
     def close(self, request: Request) -> int:
         """Returns the nanoseconds that a request took, and forgets it."""

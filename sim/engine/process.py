@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import simpy
 
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
+from sim.engine.steady_steps import SteadySteps
 
 
 class Clients(Protocol):
@@ -30,6 +31,19 @@ class Clients(Protocol):
 
     def publish(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
         """Takes the tokens of a completed step to their clients."""
+
+
+class PatientClients(Protocol):
+    """Clients that know when the next of them can do something, and take the steps until then all at once."""
+
+    def next_interruptions_ns(self) -> tuple[int, int | None]:
+        """Returns when the next request can arrive while none finishes, and when the next client may give up.
+
+        Neither may be too late; both may be too early. None: nobody gives up.
+        """
+
+    def publish_steady(self, steps: SteadySteps) -> None:
+        """Does what `publish` does, for many steps that were made ahead."""
 
 
 class Server(Protocol):
@@ -52,18 +66,33 @@ def _server_process(env: simpy.Environment, server: Server) -> Generator[simpy.E
         yield env.timeout(next_ns - int(env.now))
 
 
-def run(engine: EngineCore, clients: Clients) -> int:
-    """Runs an engine until nothing is left to do; returns the virtual time in nanoseconds."""
+def run(engine: EngineCore, clients: Clients, patient: PatientClients | None = None) -> int:
+    """Runs an engine until nothing is left to do; returns the virtual time in nanoseconds.
+
+    Args:
+        engine: the engine.
+        clients: everything outside it.
+        patient: the same clients, where they can take many steps at once.
+    """
     env = simpy.Environment(initial_time=0)
-    env.process(_engine_process(env, engine, clients))
+    env.process(_engine_process(env, engine, clients, patient))
     env.run()
     return int(env.now)
 
 
-def _engine_process(env: simpy.Environment, engine: EngineCore, clients: Clients) -> Generator[simpy.Event, Any, None]:
+def _engine_process(
+    env: simpy.Environment, engine: EngineCore, clients: Clients, patient: PatientClients | None
+) -> Generator[simpy.Event, Any, None]:
     while True:
         now = int(env.now)
         clients.deliver(now)
+        steps = None
+        if patient is not None and engine.can_decode_ahead():
+            steps = engine.decode_ahead(now, *patient.next_interruptions_ns())
+        if patient is not None and steps is not None:
+            patient.publish_steady(steps)
+            yield env.timeout(steps.now_ns - now)
+            continue
         if not engine.has_work():
             next_ns = clients.next_event_ns()
             if next_ns is None:

@@ -174,7 +174,7 @@ def serve(
         limits=limits or AdmissionLimits(max_model_len=config.max_model_len),
         latency=latency or ClientLatency(),
     )
-    record.end_ns = run(engine, server)
+    record.end_ns = run(engine, server, server)
     record.arrivals_end_ns = workload.arrivals_end_ns
     return record
 
