@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sim.api_server import AdmissionLimits
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.kv_cache_interface import SlidingWindowSpec
+from sim.engine.conditions import fitted_at_clock, gpu_at_clock
 from sim.engine.profile import Profile, load_profile, profile_mismatches
 from sim.engine.roofline import Roofline
 from sim.engine.step_time import ClientLatency, StepTimeModel
@@ -66,11 +67,13 @@ class Deployment:
 
     def step_time_model(self) -> StepTimeModel:
         """Returns a fresh model of what steps cost: it remembers how far out of range it was asked."""
+        clock_factor = self.server.clock_factor
         if self.profile is not None:
-            return self.profile.step_time_model(self.flags.async_scheduling)
+            model = self.profile.step_time_model(self.flags.async_scheduling)
+            return model if clock_factor == 1 else fitted_at_clock(model, clock_factor)
         return Roofline(
             self.model,
-            self.gpu,
+            gpu_at_clock(self.gpu, clock_factor),
             tp=self.server.tensor_parallel_size,
             pp=self.server.pipeline_parallel_size,
             dtype=self.flags.dtype,
@@ -111,6 +114,7 @@ def plan(scenario: Scenario) -> Deployment:
         )
     if profile is not None:
         warnings += profile_mismatches(profile, server)
+    warnings += _conditions(server)
     cache_config = _cache_config(memory, server)
     return Deployment(
         model=model,
@@ -125,6 +129,22 @@ def plan(scenario: Scenario) -> Deployment:
         warnings=tuple(warnings),
         server=server,
     )
+
+
+def _conditions(server: Server) -> list[str]:
+    """Says where the step times are those of GPUs that nobody has measured."""
+    said = []
+    if server.clock_factor < 1:
+        said.append(
+            f"clock_factor {server.clock_factor:g}: the step times' terms of computing are divided by it, those of "
+            "reading memory are not; a scaling, not a measurement"
+        )
+    if server.slow_gpus:
+        said.append(
+            "slow_gpus: what the slow GPU computes and reads is multiplied by its factor, and the others wait for it; "
+            "a scaling, not a measurement"
+        )
+    return said
 
 
 def plan_server(scenario: Scenario) -> AnyDeployment:

@@ -55,7 +55,7 @@ def _vllm(scenario: Scenario, seed: int, load: float | None, reference: bool) ->
         num_replicas=1,
         calibrated=step_time_model.calibrated,
     )
-    if scenario.server.is_fleet:
+    if scenario.server.is_fleet or scenario.server.slow_gpus:
         record.warnings += [*deployment.warnings, *workload.warnings]
         Fleet(deployment, workload, record, reference=reference).run()
         return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sim.engine.step_time import Batch
+from sim.engine.step_time import STEP_PARTS, Batch
 from sim.errors import UserError
 
 
@@ -78,6 +78,14 @@ class LinearCost:
             + self.per_seq * batch.num_requests
             + self.per_1k_context * context // 1000
         )
+
+    def parts(self, batch: Batch) -> dict[str, int]:
+        """Returns the step's nanoseconds by part (`STEP_PARTS`)."""
+        context = batch.decode_context + batch.chunk_context
+        kv_reads = 1000 * (self.per_1k_context * context // 1000)
+        sequences = 1000 * self.per_seq * batch.num_requests
+        gemm = self.step_time(batch) - kv_reads - sequences
+        return dict(zip(STEP_PARTS, (gemm, 0, kv_reads, sequences, 0, 0), strict=True))
 
     def out_of_range(self) -> list[str]:
         """Returns nothing: a stated cost holds everywhere."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 STEP_PARTS = ("gemm", "attention", "kv_reads", "sequences", "collectives", "host")
 """What a step's time is split into, where a model can: weights and matrix products, attention over prompt chunks,
@@ -76,6 +76,14 @@ class StepTimeModel(Protocol):
 
     def out_of_range(self) -> list[str]:
         """Returns one sentence for each direction in which a priced batch left the calibrated range, so far."""
+
+
+@runtime_checkable
+class SplitsSteps(Protocol):
+    """A step-time model that knows what a step's time is made of."""
+
+    def parts(self, batch: Batch) -> dict[str, int]:
+        """Returns the step's nanoseconds by part (names of `STEP_PARTS`), which add up to it within rounding."""
 
 
 @dataclass(frozen=True, slots=True)

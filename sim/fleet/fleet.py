@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sim.api_server import ApiServer
 from sim.deployment import Deployment
+from sim.engine.conditions import SlowGpu, SlowSpan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import Clock
 from sim.engine.step_time import StepTimeModel
@@ -30,7 +31,8 @@ class Fleet:
         server = deployment.server
         self.server: Server = server
         self.clock = Clock()
-        self.log = run.fleet = FleetLog()
+        self.log = FleetLog()
+        run.fleet = self.log if server.is_fleet else None
         self.replicas: list[Replica] = []
         self._deployment = deployment
         self._run = run
@@ -81,8 +83,18 @@ class Fleet:
 
     def _make_server(self, number: int, workload: Workload) -> ApiServer:
         deployment = self._deployment
-        model = deployment.step_time_model()
-        self._models.append(model)
+        healthy = deployment.step_time_model()
+        self._models.append(healthy)
+        model: StepTimeModel = healthy
+        spans = slow_spans(self.server, number)
+        if spans:
+            model = SlowGpu(
+                healthy,
+                spans,
+                lambda: max(self.clock.now_ns, engine.device_free_ns),
+                num_stages=self.server.pipeline_parallel_size,
+                async_scheduling=deployment.flags.async_scheduling,
+            )
         engine = EngineCore(
             deployment.scheduler_config, deployment.cache_config, model, reference=self._reference
         )  # fmt: skip
@@ -95,3 +107,12 @@ class Fleet:
             replica=number,
             records=self.router.records,
         )
+
+
+def slow_spans(server: Server, number: int) -> list[SlowSpan]:
+    """Returns when a GPU of a replica is slow."""
+    return [
+        SlowSpan(round(slow.after * 1e9), 1 << 62 if slow.until is None else round(slow.until * 1e9), slow.factor)
+        for slow in server.slow_gpus
+        if slow.replica == number
+    ]

@@ -17,6 +17,9 @@ def check_fleet(server: Server) -> Iterator[tuple[Path, str]]:
         )  # fmt: skip
         yield ("server", key), f"several replicas are simulated of kind vllm only; got kind {server.kind}"
         return
+    if server.kind == "ollama" and (server.slow_gpus or server.clock_factor < 1):
+        key = "slow_gpus" if server.slow_gpus else "clock_factor"
+        yield ("server", key), "GPUs that are not at their best are simulated of kind vllm only; got kind ollama"
     most = server.replicas
     scaling = server.autoscaling
     if scaling is not None:
@@ -29,6 +32,13 @@ def check_fleet(server: Server) -> Iterator[tuple[Path, str]]:
             yield ("server", "replicas"), f"the start lies outside the limits; got {server.replicas}; {allowed}"
         if scaling.metric == "kv" and scaling.target > 1:
             yield (*here, "target"), f"a share of the KV cache is at most 1; got {scaling.target:g}"
+    for index, slow in enumerate(server.slow_gpus):
+        spot: Path = ("server", "slow_gpus", index)
+        if slow.replica >= most:
+            yield (*spot, "replica"), f"replicas are counted from 0 to {most - 1}; got {slow.replica}"
+        if slow.until is not None and slow.until <= slow.after:
+            got = f"got {format_duration(slow.until)}; after is {format_duration(slow.after)}"
+            yield (*spot, "until"), f"must lie after its beginning; {got}"
     for index, failure in enumerate(server.failures):
         place: Path = ("server", "failures", index)
         if failure.replica >= most:

@@ -142,7 +142,10 @@ def scenario_hash(scenario: Scenario) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-_LATER_KEYS = ("replicas", "router", "router_max_retries", "autoscaling", "failures", "model_switch")
+_LATER_KEYS = (
+    "replicas", "router", "router_max_retries", "autoscaling", "failures", "model_switch",
+    "clock_factor", "slow_gpus",
+)  # fmt: skip
 
 
 def _files(value: Any) -> list[str]:

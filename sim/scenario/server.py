@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, field_validator
 
-from sim.scenario.fleet import Autoscaling, Failure, ModelSwitch, Router
+from sim.scenario.fleet import Autoscaling, Failure, ModelSwitch, Router, SlowGpu
 from sim.scenario.ollama import VERSION_PATTERN, Ollama, StaticBatching, quoted_version
 from sim.scenario.part import Part
 from sim.scenario.units import Bytes
@@ -106,6 +106,12 @@ class Server(Part):
     model_switch: ModelSwitch | None = Field(default=None, description="A rolling update of the replicas.")
     interconnect: Literal["nvlink", "pcie"] | None = Field(
         default=None, description="What joins the GPUs; default: NVLink where the GPU has it."
+    )
+    clock_factor: float = Field(
+        default=1.0, gt=0, le=1, description="Share of the GPUs' clock that a power limit leaves; memory is not slower."
+    )
+    slow_gpus: Annotated[tuple[SlowGpu, ...], Strict(False)] = Field(
+        default=(), description="GPUs that are slower than the others of their group for a time."
     )
     profile: str = Field(
         default="analytical",

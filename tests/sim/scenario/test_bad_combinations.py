@@ -31,6 +31,18 @@ from .texts import CLOSED, OPEN, TRACE, case, lines_for
             "s.yaml:9:37: server.failures.0.replica: replicas are counted from 0 to 1; got 2",
         ),
         case(
+            "a slow GPU of a replica that is not there",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  slow_gpus: [{factor: 1.5, replica: 1}]",
+            "s.yaml:8:38: server.slow_gpus.0.replica: replicas are counted from 0 to 0; got 1",
+        ),
+        case(
+            "a slow GPU that recovers before it is slow",
+            "max_num_seqs: 64",
+            "max_num_seqs: 64\n  slow_gpus: [{factor: 1.5, after: 2min, until: 1min}]",
+            "s.yaml:8:49: server.slow_gpus.0.until: must lie after its beginning; got 1min; after is 2min",
+        ),
+        case(
             "a failure that is noticed when it is over",
             "max_num_seqs: 64",
             "max_num_seqs: 64\n  failures: [{after: 1min, restart: 5s, noticed_after: 10s}]",
