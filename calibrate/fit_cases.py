@@ -20,10 +20,12 @@ from calibrate.fit_terms import ModelForm, client_latency
 from calibrate.readers.ladder import Key, Rung
 from calibrate.readers.measured import MeasuredRun
 from calibrate.replay import compare_rung, simulate_requests
+from sim.core.kv_cache_interface import FullAttentionSpec
 from sim.deployment import Deployment
 from sim.engine.fitted import FittedModel
 from sim.engine.step_time import StepTimeModel
 from sim.records import RunRecord
+from sim.workload.trace import Trace
 
 _SHORT_RUN = 400
 Band = Literal["low", "middle", "saturated"]
@@ -184,7 +186,8 @@ class LadderCase:
         """Runs the drawn requests."""
         requests = self.rung.requests(self.length_spread, self.seed)
         cap = self.rung.max_concurrency
-        return simulate_requests(requests, self.deployment, model, client_latency(values), max_concurrency=cap)
+        deployment = with_one_group(self.deployment, requests, cap)
+        return simulate_requests(requests, deployment, model, client_latency(values), max_concurrency=cap)
 
     def predicted(self, record: RunRecord) -> dict[Key, float]:
         """Returns the simulation's numbers."""
@@ -197,6 +200,19 @@ class LadderCase:
 
 
 Case = RequestCase | LadderCase
+
+
+def with_one_group(deployment: Deployment, requests: Trace, cap: int) -> Deployment:
+    """Returns the server with KV blocks of one kind where they cannot run out: the schedule is the same, found faster.
+
+    Blocks decide what is scheduled only where there are too few of them, or where prefixes are found in them.
+    """
+    cache = deployment.cache_config
+    most = int(np.max(requests.prompt_tokens + requests.output_tokens))
+    needed = cap * len(cache.kv_cache_groups) * (-(-most // cache.block_size) + 1)
+    if cache.enable_prefix_caching or needed > cache.num_gpu_blocks * (1 - deployment.scheduler_config.watermark):
+        return deployment
+    return replace(deployment, cache_config=replace(cache, kv_cache_groups=(FullAttentionSpec(),)))
 
 
 def evaluate(case: Case, form: ModelForm, values: Mapping[str, float]) -> NDArray[np.float64]:
