@@ -19,6 +19,7 @@ from sim.ollama_deployment import OllamaDeployment
 from sim.results.latency import LATENCIES
 from sim.results.metrics import GroupMetrics, RunMetrics
 from sim.results.objectives import ObjectiveResult, evaluate
+from sim.results.said_once import said_once
 from sim.results.storage import versions
 from sim.scenario.model import Objective, Scenario, scenario_hash
 
@@ -43,7 +44,10 @@ def build_document(scenario: Scenario, deployment: AnyDeployment, result: Capaci
         "format": FORMAT,
         "scenario": scenario.name,
         "scenario_hash": scenario_hash(scenario),
-        "supported_users": {name: _number(getattr(result, name)) for name in ("value", "low", "high")},
+        "supported_users": {
+            **{name: _number(getattr(result, name)) for name in ("value", "low", "high")},
+            "covers": list(result.covers),
+        },
         "unit": result.unit,
         "registered_people": _registered(scenario, result),
         "active_share": scenario.active_share,
@@ -250,7 +254,7 @@ def _warnings(deployment: AnyDeployment, result: CapacityResult) -> list[str]:
     """Collects what the server and the runs at the answer and at the break want said, each once."""
     decisive = [point for point in result.points if point.load in (result.value, result.next_load)]
     runs = [run for point in decisive or result.points for run in point.runs]
-    return list(dict.fromkeys([*deployment.warnings, *(warning for run in runs for warning in run.warnings)]))
+    return said_once([*deployment.warnings, *(warning for run in runs for warning in run.warnings)])
 
 
 def _rate(name: str) -> Callable[[RunMetrics], float | None]:

@@ -18,6 +18,10 @@ _INTERVAL = (
     "interval: Student's t of the loads at which each seed breaks; in 95 % of such searches it holds the mean that",
     "ever more seeds would give. It says nothing of the error of the step times",
 )
+_INTERVAL_OF_FIT = (
+    "interval: 95 %, from how the loads at which each seed breaks differ, and how far they move with step times drawn",
+    "from the profile's covariance. What the profile's form cannot express is in its errors alone",
+)
 
 
 def render(document: Document) -> str:
@@ -132,7 +136,8 @@ def _provenance(document: Document) -> list[str]:
     if document["points"]:
         lines.append(f"  {_window(document)}")
     if document["supported_users"]["low"] is not None:
-        lines += [f"  {_INTERVAL[0]}", f"    {_INTERVAL[1]}"]
+        text = _INTERVAL_OF_FIT if "fit" in document["supported_users"].get("covers", ()) else _INTERVAL
+        lines += [f"  {text[0]}", f"    {text[1]}"]
     return lines
 
 

@@ -88,8 +88,12 @@ class Deployment:
 AnyDeployment = Deployment | OllamaDeployment
 
 
-def plan(scenario: Scenario) -> Deployment:
+def plan(scenario: Scenario, profile: Profile | None = None) -> Deployment:
     """Works out a scenario's server.
+
+    Args:
+        scenario: the server is in it.
+        profile: its step times in place of those that the scenario names.
 
     Raises:
         UserError: vLLM would refuse to start it, or something is named that is not known.
@@ -104,7 +108,8 @@ def plan(scenario: Scenario) -> Deployment:
     memory = memory_budget(model, gpu, server_spec(server))
     if memory.refusal is not None:
         raise UserError(f"server: vLLM would not start: {memory.refusal}")
-    profile = None if server.profile == ANALYTICAL else load_profile(_profile_path(scenario))
+    if profile is None and server.profile != ANALYTICAL:
+        profile = load_profile(_profile_path(scenario))
     warnings = list(memory.warnings)
     block_sizes = sorted({group.block_size for group in memory.kv_groups if group.kind != "state"})
     if len(block_sizes) > 1:

@@ -6,6 +6,7 @@ from sim.api_server import ApiServer
 from sim.deployment import plan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run, run_server
+from sim.engine.profile import Profile
 from sim.engine.static_batching import StaticConfig, StaticEngine
 from sim.fleet.fleet import Fleet
 from sim.ollama_deployment import plan_ollama
@@ -16,7 +17,14 @@ from sim.static_server import StaticServer
 from sim.workload.build import build_workload
 
 
-def simulate(scenario: Scenario, *, seed: int, load: float | None = None, reference: bool = False) -> RunRecord:
+def simulate(
+    scenario: Scenario,
+    *,
+    seed: int,
+    load: float | None = None,
+    reference: bool = False,
+    profile: Profile | None = None,
+) -> RunRecord:
     """Simulates one run.
 
     Args:
@@ -25,6 +33,7 @@ def simulate(scenario: Scenario, *, seed: int, load: float | None = None, refere
         load: the value of what `search.vary` names (users, requests/s, concurrency, context tokens); None: the
             workload's own.
         reference: use the reference scheduler even where the fast path applies.
+        profile: step times in place of those that the scenario names (not of Ollama).
 
     Returns:
         A record a request and a row a step, in virtual time from 0.
@@ -34,15 +43,15 @@ def simulate(scenario: Scenario, *, seed: int, load: float | None = None, refere
     """
     match scenario.server.kind:
         case "vllm":
-            return _vllm(scenario, seed, load, reference)
+            return _vllm(scenario, seed, load, reference, profile)
         case "ollama":
             return _ollama(scenario, seed, load)
         case "static":
-            return _static(scenario, seed, load)
+            return _static(scenario, seed, load, profile)
 
 
-def _vllm(scenario: Scenario, seed: int, load: float | None, reference: bool) -> RunRecord:
-    deployment = plan(scenario)
+def _vllm(scenario: Scenario, seed: int, load: float | None, reference: bool, profile: Profile | None) -> RunRecord:
+    deployment = plan(scenario, profile)
     scheduler_config = deployment.scheduler_config
     workload = build_workload(scenario, seed, load, deployment.flags.max_model_len)
     step_time_model = deployment.step_time_model()
@@ -98,8 +107,8 @@ def _ollama(scenario: Scenario, seed: int, load: float | None) -> RunRecord:
     return record
 
 
-def _static(scenario: Scenario, seed: int, load: float | None) -> RunRecord:
-    deployment, static = plan(scenario), scenario.server.static
+def _static(scenario: Scenario, seed: int, load: float | None, profile: Profile | None) -> RunRecord:
+    deployment, static = plan(scenario, profile), scenario.server.static
     max_model_len, memory = deployment.flags.max_model_len, deployment.memory
     workload = build_workload(scenario, seed, load, max_model_len)
     step_time_model = deployment.step_time_model()

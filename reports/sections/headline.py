@@ -79,7 +79,8 @@ def _lines(context: Context) -> list[str]:
         lines.append(words("headline.not_even", load=context.load(document["search"]["next_load"])))
     elif bounds["low"] is not None and bounds["high"] is not None:
         low, high = words.number(bounds["low"]), words.number(bounds["high"])
-        lines.append(words("headline.interval", low=low, high=high, seeds=len(document["seeds"])))
+        key = "headline.interval_fit" if "fit" in bounds.get("covers", ()) else "headline.interval"
+        lines.append(words(key, low=low, high=high, seeds=len(document["seeds"])))
     elif document["search"] is not None and document["search"]["ceiling_reached"]:
         lines.append(words("headline.ceiling", load=context.load(document["search"]["to"])))
     elif bounds["value"] is not None:

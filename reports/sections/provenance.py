@@ -20,7 +20,8 @@ def provenance_section(context: Context) -> Section:
         blocks.append(Paragraph(document["step_times"]["description"]))
     blocks += _tables(context)
     if document["supported_users"]["low"] is not None:
-        blocks.append(Paragraph(words("provenance.interval")))
+        of_fit = "fit" in document["supported_users"].get("covers", ())
+        blocks.append(Paragraph(words("provenance.interval_fit" if of_fit else "provenance.interval")))
     blocks.append(Paragraph(words("provenance.seeds", seeds=", ".join(str(seed) for seed in document["seeds"]))))
     if document["points"]:
         blocks.append(Paragraph(words("provenance.window", window=document["points"][-1]["window"])))

@@ -57,6 +57,7 @@ def find_capacity(
     jobs: int = 1,
     store: Store | None = None,
     progress: Progress | None = None,
+    drawn: Simulate | None = None,
 ) -> CapacityResult:
     """Finds the largest load that the scenario's server supports, or judges its one load when nothing is varied.
 
@@ -66,6 +67,7 @@ def find_capacity(
         jobs: worker processes at most; the result does not depend on it.
         store: keeps each run's records.
         progress: is told of each run.
+        drawn: makes a run with step times drawn for its seed (see `sim.draws`): then the interval covers the fit.
 
     Raises:
         NoDataError: an objective that had nothing to judge at any load.
@@ -77,11 +79,19 @@ def find_capacity(
         if scenario.search is None:
             result = single_load(runs, own_load(scenario))
         else:
-            result = search_capacity(runs, LoadGrid.of(scenario.search))
+            uncertain = None if drawn is None else Runs(scenario, drawn, seeds, jobs, None, _later(progress, runs))
+            result = search_capacity(runs, LoadGrid.of(scenario.search), uncertain)
     except KeyboardInterrupt:
         raise SearchInterruptedError(_so_far(runs)) from None
     _check_data(result)
     return result
+
+
+def _later(progress: Progress | None, before: Runs) -> Progress | None:
+    """Counts on from the runs made before."""
+    if progress is None:
+        return None
+    return lambda number, load, seed: progress(before.num_made + number, load, seed)
 
 
 def _check_data(result: CapacityResult) -> None:

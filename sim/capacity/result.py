@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from sim.capacity.diagnosis import Diagnosis
 from sim.capacity.loads import Unit
 from sim.capacity.point import Point
+
+Covered: TypeAlias = Literal["seeds", "fit"]
+"""What an interval may cover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class CapacityResult:
         points: every load tried, in order.
         seeds: the seeds of the scenario.
         num_runs: simulations made.
+        covers: what the interval covers: how the seeds differ, and what the profile's fit is not sure of.
         notes: what the reader has to know of the search.
     """
 
@@ -41,6 +46,7 @@ class CapacityResult:
     points: tuple[Point, ...]
     seeds: tuple[int, ...]
     num_runs: int
+    covers: tuple[Covered, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -12,15 +12,17 @@ The curve of measures over load is steep and noisy near its knee, and each simul
 
 All seeds are the same at every load (common random numbers), so loads are compared on the same users and arrivals. The
 answer is the largest load below the first break that follows a load that holds; a curve that is not monotone is said.
+The interval around it is of `interval.py`; what the profile is not sure of widens it, and moves nothing else.
 """
 
 from __future__ import annotations
 
 from sim.capacity.diagnosis import diagnose
-from sim.capacity.interval import seed_knee, t_interval
+from sim.capacity.interval import t_interval
+from sim.capacity.knees import Knees, fit_spread
 from sim.capacity.loads import LoadGrid, unit_of
-from sim.capacity.point import Point, seed_excess
-from sim.capacity.result import CapacityResult
+from sim.capacity.point import Point
+from sim.capacity.result import CapacityResult, Covered
 from sim.capacity.runs import Runs
 
 _QUICK = 2  # seeds of the first two stages
@@ -29,13 +31,18 @@ _FEW_REQUESTS = 1000  # below this a percentile near its bound may be chance
 _SCAN = 3  # doublings tried after a break at the very first load
 _NEAR = 0.5  # of the bound: from here on the load is raised with care
 _NARROW = 1.125
-_MAX_REACH = 6  # steps outwards in search of one seed's knee
 _MIN_SEEDS = 3  # fewer say nothing of how much they differ
 
 
-def search_capacity(runs: Runs, grid: LoadGrid) -> CapacityResult:
-    """Finds the largest supported load of the grid."""
-    return _Search(runs, grid).run()
+def search_capacity(runs: Runs, grid: LoadGrid, drawn: Runs | None = None) -> CapacityResult:
+    """Finds the largest supported load of the grid.
+
+    Args:
+        runs: makes the runs that decide the answer.
+        grid: the loads that may be tried.
+        drawn: makes the same runs, each seed with step times of its own draw: then the interval covers the fit.
+    """
+    return _Search(runs, grid, drawn).run()
 
 
 def single_load(runs: Runs, load: float | None) -> CapacityResult:
@@ -60,10 +67,12 @@ def single_load(runs: Runs, load: float | None) -> CapacityResult:
 class _Search:
     """One search; `run` reads from top to bottom."""
 
-    def __init__(self, runs: Runs, grid: LoadGrid) -> None:
+    def __init__(self, runs: Runs, grid: LoadGrid, drawn: Runs | None) -> None:
         self.runs = runs
         self.grid = grid
-        self._excess: dict[tuple[float, int], float] = {}
+        self.drawn = drawn
+        self.knees = Knees(runs, grid)
+        self.covers: tuple[Covered, ...] = ()
 
     def run(self) -> CapacityResult:
         low, high = self._bracket()
@@ -174,26 +183,8 @@ class _Search:
         """Whether the seeds' knees differ by so much more than the bracket that closing it would tell nothing."""
         if len(self.runs.seeds) < _MIN_SEEDS:
             return False
-        interval = t_interval([self._knee_at_least_so_far(seed, low) for seed in self.runs.seeds])
+        interval = t_interval([self.knees.at_least_so_far(seed, low) for seed in self.runs.seeds])
         return interval is not None and high - low <= (interval[1] - interval[0]) / 8
-
-    def _knee_at_least_so_far(self, seed: int, around: float) -> float:
-        """Returns a seed's knee; one that has not been found lies at least as far off as the seed has been tried."""
-        knee = self._knee(seed, around)
-        if knee is not None:
-            return knee
-        excesses = self._excesses(seed)
-        return max(excesses) if excesses[around] <= 1 else min(excesses)
-
-    def _knee(self, seed: int, around: float) -> float | None:
-        return seed_knee(self._excesses(seed), around)
-
-    def _excesses(self, seed: int) -> dict[float, float]:
-        """Returns load -> the seed's worst measure-to-bound ratio, for every load it has been tried at."""
-        for load, run in (runs := self.runs.of_seed(seed)).items():
-            if (load, seed) not in self._excess:
-                self._excess[load, seed] = seed_excess(run, self.runs.scenario.objectives)
-        return {load: self._excess[load, seed] for load in runs}
 
     def _result(self, low: float | None, high: float | None) -> CapacityResult:
         value = low if low is not None else 0
@@ -212,7 +203,8 @@ class _Search:
             diagnosis=diagnose(broken) if broken is not None else None,
             points=points,
             seeds=self.runs.seeds,
-            num_runs=self.runs.num_made,
+            num_runs=self.runs.num_made + (self.drawn.num_made if self.drawn is not None else 0),
+            covers=self.covers,
             notes=tuple(_monotony_notes(points, value, high, len(self.runs.seeds))),
         )
 
@@ -222,34 +214,24 @@ class _Search:
             return None
         anchor = value if value or high is None else high  # when nothing holds, the lowest load tried
         self.runs.make([(anchor, seed) for seed in self.runs.seeds])
-        self._reach_knees(anchor, high)
-        knees = [self._knee_or_end(seed, anchor) for seed in self.runs.seeds]
-        interval = t_interval(knees)
+        step = max((high if high is not None else anchor) - anchor, self.grid.step(anchor), 0.05 * anchor)
+        self.knees.reach(dict.fromkeys(self.runs.seeds, (anchor, anchor)), step)
+        knees = [self.knees.or_end(seed, anchor) for seed in self.runs.seeds]
+        interval = t_interval(knees, self._fit_spread(anchor, step))
         assert interval is not None, f"no interval from {len(knees)} knees"
         low, upper = (self._on_grid(bound) for bound in interval)
         return min(low, value), max(upper, value)
 
-    def _reach_knees(self, anchor: float, high: float | None) -> None:
-        """Simulates the seeds whose knee lies outside the settled bracket at loads further and further from it."""
-        step = max((high if high is not None else anchor) - anchor, self.grid.step(anchor), 0.05 * anchor)
-        for reach in range(_MAX_REACH):
-            distance = step * 2**reach
-            wanted = []
-            for seed in self.runs.seeds:
-                if self._knee(seed, anchor) is None:
-                    up = self._excesses(seed)[anchor] <= 1
-                    load = self.grid.above(anchor, distance) if up else self.grid.below(anchor, distance)
-                    wanted.append((load, seed))
-            if not wanted:
-                return
-            self.runs.make(wanted)
-
-    def _knee_or_end(self, seed: int, anchor: float) -> float:
-        """Returns a seed's knee; one that was not found lies at the end of what was searched."""
-        knee = self._knee(seed, anchor)
-        if knee is not None:
-            return knee
-        return self.grid.ceiling if self._excesses(seed)[anchor] <= 1 else 0.0
+    def _fit_spread(self, anchor: float, step: float) -> float:
+        """Returns the standard error that the profile's own uncertainty adds; 0 where it cannot be told."""
+        self.covers = ("seeds",)
+        if self.drawn is None:
+            return 0.0
+        spread = fit_spread(self.knees, Knees(self.drawn, self.grid), anchor, step)
+        if spread is None:
+            return 0.0
+        self.covers = ("seeds", "fit")
+        return spread
 
     def _on_grid(self, bound: float) -> float:
         if bound <= 0:

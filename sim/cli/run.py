@@ -126,6 +126,7 @@ def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | 
     from joblib import cpu_count
 
     from sim.capacity import find_capacity
+    from sim.draws import drawn_simulate
 
     store = None
     if out is not None:
@@ -135,7 +136,12 @@ def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | 
     progress = Progress()
     try:
         return find_capacity(
-            scenario, _simulate(reference), jobs=jobs or cpu_count(), store=store, progress=progress.report
+            scenario,
+            _simulate(reference),
+            jobs=jobs or cpu_count(),
+            store=store,
+            progress=progress.report,
+            drawn=None if scenario.search is None else drawn_simulate(scenario, reference=reference),
         )
     finally:
         progress.clear()

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sim.results.said_once import said_once
 from sim.results.storage import versions, write_atomically, write_text
 from sim.sweep.axes import Axis
 from sim.sweep.rows import Row, columns, point_row, run_rows
@@ -35,7 +36,7 @@ class SweepTable:
         self.seeds = seeds
         self.points: list[Row] = []
         self.runs: list[Row] = []
-        self.warnings: dict[str, None] = {}
+        self.warnings: list[str] = []
         self.complete = False
 
     def add(self, result: PointResult) -> Row:
@@ -43,8 +44,8 @@ class SweepTable:
         row = point_row(result)
         self.points.append(row)
         self.runs += run_rows(result)
-        for run in result.judged.runs if result.judged else ():
-            self.warnings |= dict.fromkeys(run.warnings)
+        runs = result.judged.runs if result.judged else ()
+        self.warnings = said_once([*self.warnings, *(text for run in runs for text in run.warnings)])
         return row
 
     def document(self) -> dict[str, Any]:
@@ -56,7 +57,7 @@ class SweepTable:
             "seeds": list(self.seeds),
             "complete": self.complete,
             "points": self.points,
-            "warnings": list(self.warnings),
+            "warnings": self.warnings,
             "versions": versions(),
         }
 

@@ -53,7 +53,7 @@ def test_the_schema_itself_is_sound() -> None:
 
 def test_a_search_states_the_answer_and_what_broke_after_it() -> None:
     built = document(proportional(30.5))
-    assert built["supported_users"] == {"value": 30, "low": 30, "high": 30}
+    assert built["supported_users"] == {"value": 30, "low": 30, "high": 30, "covers": ["seeds"]}
     assert built["unit"] == "users"
     assert (built["binding_objective"], built["search"]["next_load"]) == (ONE_SECOND, 31)
     assert built["binding_resource"] == built["diagnosis"]["resource"]
@@ -77,11 +77,11 @@ def test_a_point_is_the_mean_over_its_seeds() -> None:
 
 def test_a_ceiling_and_a_zero_have_their_own_form() -> None:
     ceiling = document(proportional(1e6))
-    assert ceiling["supported_users"] == {"value": 400, "low": 400, "high": None}
+    assert ceiling["supported_users"] == {"value": 400, "low": 400, "high": None, "covers": ["seeds"]}
     assert (ceiling["search"]["ceiling_reached"], ceiling["binding_objective"]) == (True, None)
     assert (ceiling["binding_resource"], ceiling["diagnosis"]) == (None, None)
     zero = document(lambda load, seed: 9.0)
-    assert zero["supported_users"] == {"value": 0, "low": 0, "high": 0}
+    assert zero["supported_users"] == {"value": 0, "low": 0, "high": 0, "covers": ["seeds"]}
     assert zero["objectives_met"] is False
 
 
@@ -102,7 +102,7 @@ def test_a_single_load_has_no_search(users: int, met: bool) -> None:
     scenario = override(users_scenario(ONE_SECOND), {"workload.users": users, "search": None})
     built = document(proportional(30), scenario)
     assert built["search"] is None
-    assert built["supported_users"] == {"value": None, "low": None, "high": None}
+    assert built["supported_users"] == {"value": None, "low": None, "high": None, "covers": []}
     assert [point["load"] for point in built["points"]] == [users]
     assert built["objectives_met"] is met
     assert built["binding_objective"] == (None if met else ONE_SECOND)

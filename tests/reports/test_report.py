@@ -210,6 +210,15 @@ def test_without_records_a_report_says_what_is_missing() -> None:
     assert "requests/s" in text
 
 
+def test_an_interval_that_covers_the_fit_says_so() -> None:
+    scenario = open_loop_scenario("ttft.p95 <= 1s")
+    server, drawn = Served(proportional(7.7, 8.7)), Served(proportional(7.1, 9.1))
+    source = Source.of_result(scenario, find_capacity(scenario, server, drawn=drawn), {})
+    for lang, words in (("en", "5 seeds and the uncertainty of the fit"), ("pt-BR", "5 sementes e a incerteza do aj")):
+        text = render_markdown(build_report([source], Words.of(lang)), Words.of(lang))
+        assert words in text
+
+
 @pytest.mark.parametrize(
     ("curve", "answer"),
     [

@@ -93,6 +93,16 @@ def test_zero_and_the_ceiling_have_their_own_wording() -> None:
     assert "Why not more" not in render(document(proportional(1e6)))
 
 
+def test_the_interval_says_what_it_covers() -> None:
+    scenario, curve = users_scenario(ONE_SECOND), proportional(28, 30, 32, 34, 36)
+    seeds = find_capacity(scenario, Served(curve))
+    fit = find_capacity(scenario, Served(curve), drawn=Served(proportional(20, 38, 30, 44, 30)))
+    texts = [render(build_document(scenario, plan(scenario), result)) for result in (seeds, fit)]
+    assert "It says nothing of the error of the step times" in texts[0]
+    assert "how far they move with step times drawn\n    from the profile's covariance." in texts[1]
+    assert "nothing of the error" not in texts[1]
+
+
 def test_one_seed_has_no_interval() -> None:
     scenario = users_scenario(ONE_SECOND, changes=["run.seeds=1"])
     assert render(document(proportional(30), scenario)).startswith("toy: 30 users supported (one seed: no interval)\n")
