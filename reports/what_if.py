@@ -14,7 +14,7 @@ from reports.source import Source
 from reports.what_if_changes import MOST_CHANGES, WhatIfChange, changes_for
 from sim.capacity import CapacityResult, NoDataError, Point, Simulate, find_capacity
 from sim.capacity.runs import Runs
-from sim.deployment import Deployment, plan
+from sim.deployment import AnyDeployment, Deployment, plan, plan_server
 from sim.errors import UserError
 from sim.scenario.load import override
 from sim.scenario.model import Scenario
@@ -24,7 +24,8 @@ FORMAT = 1
 BLOCK_FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2)
 """KV blocks, as multiples of what the server has."""
 
-_RUNS_PER_CHANGE = 30  # what a search from a known answer takes, about
+_MOST_SEEDS = 3  # of a change's search: an effect worth having shows in three, at half the cost of six
+_RUNS_PER_CHANGE = 20  # what a search with so many seeds takes from a known answer, about
 _RESOLUTION = 0.02  # of the answer: finer than the interval in any case
 _SENSITIVITY_SEEDS = 2
 
@@ -34,10 +35,12 @@ Progress = Callable[[str], None]
 def estimate_steps(source: Source) -> int | None:
     """Returns about how many engine steps the simulations would take; None when no records say."""
     detail = source.detail(source.shown_load)
-    if detail is None or source.document["binding_resource"] is None or source.document["server"]["kind"] != "vllm":
+    if detail is None or source.document["binding_resource"] is None:
         return None
     runs = MOST_CHANGES * (_RUNS_PER_CHANGE if source.document["search"] else len(source.document["seeds"]))
-    return len(detail.run.steps.end_ns) * (runs + len(BLOCK_FACTORS) * _SENSITIVITY_SEEDS)
+    if source.document["server"]["kind"] == "vllm":
+        runs += len(BLOCK_FACTORS) * _SENSITIVITY_SEEDS
+    return len(detail.run.steps.end_ns) * runs
 
 
 def simulate_what_if(
@@ -57,28 +60,29 @@ def simulate_what_if(
     scenario, document = source.scenario, source.document
     assert scenario is not None, "a what-if needs the scenario"
     tell = progress or (lambda _: None)
-    if scenario.server.kind != "vllm":
-        return _nothing(source)
-    deployment = plan(scenario)
+    deployment = plan_server(scenario)
     world = _World(source, scenario, deployment, simulate, jobs)
     changes = []
     for change in changes_for(scenario, deployment, document["binding_resource"]):
         tell(", ".join(f"{key}={value}" for key, value in change.changes.items()))
         changes.append(_simulate_change(world, change))
-    tell("num_gpu_blocks")
-    return _nothing(source) | {"changes": changes, "sensitivity": _sensitivity(world)}
-
-
-def _nothing(source: Source) -> Document:
-    """Returns what is known before anything is simulated; all there is for servers that are not vLLM."""
+    sensitivity: list[Document] = []
+    if scenario.server.kind == "vllm" and isinstance(deployment, Deployment):
+        tell("num_gpu_blocks")
+        sensitivity = _sensitivity(world, deployment)
     return {
         "format": FORMAT,
         "scenario_hash": source.document["scenario_hash"],
         "load": source.shown_load,
         "baseline": dict(source.document["supported_users"]),
-        "changes": [],
-        "sensitivity": [],
+        "seeds": _num_seeds(scenario),
+        "changes": changes,
+        "sensitivity": sensitivity,
     }
+
+
+def _num_seeds(scenario: Scenario) -> int:
+    return min(scenario.run.seeds, _MOST_SEEDS) if scenario.search is not None else scenario.run.seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class _World:
 
     source: Source
     scenario: Scenario
-    deployment: Deployment
+    deployment: AnyDeployment
     simulate: Simulate
     jobs: int
 
@@ -100,7 +104,7 @@ def _simulate_change(world: _World, change: WhatIfChange) -> Document:
     }  # fmt: skip
     try:
         changed = override(world.scenario, change.changes)
-        unmeasured = [text for text in plan(changed).warnings if text not in world.deployment.warnings]
+        unmeasured = [text for text in plan_server(changed).warnings if text not in world.deployment.warnings]
         if unmeasured and world.deployment.profile is not None:
             return known | {"status": "unmeasured", "note": unmeasured[0]}
         result = find_capacity(_started_near(changed, world.source), world.simulate, jobs=world.jobs)
@@ -140,15 +144,15 @@ def _started_near(scenario: Scenario, source: Source) -> Scenario:
         data["resolution"] = max(scenario.search.resolution or 0.0, _RESOLUTION * known)
     else:
         data["resolution"] = max(scenario.search.resolution or 1.0, round(_RESOLUTION * known), 1.0)
-    return override(scenario, {"search": data})
+    return override(scenario, {"search": data, "run.seeds": _num_seeds(scenario)})
 
 
-def _sensitivity(world: _World) -> list[Document]:
+def _sensitivity(world: _World, deployment: Deployment) -> list[Document]:
     """Simulates the load that is the answer with fewer and more KV blocks; F6."""
     seeds = tuple(world.source.document["seeds"][:_SENSITIVITY_SEEDS])
     found = []
     for factor in BLOCK_FACTORS:
-        blocks = round(factor * world.deployment.memory.num_gpu_blocks)
+        blocks = round(factor * deployment.memory.num_gpu_blocks)
         row: Document = {"factor": factor, "num_gpu_blocks": blocks}
         try:
             changed = override(world.scenario, {"server.flags.num_gpu_blocks_override": blocks})

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sim.deployment import Deployment
+from sim.deployment import AnyDeployment, Deployment
+from sim.ollama_deployment import OllamaDeployment
 from sim.scenario.model import Scenario
 
 MOST_CHANGES = 5
@@ -32,23 +33,50 @@ class WhatIfChange:
     after: str
 
 
-def changes_for(scenario: Scenario, deployment: Deployment, resource: str | None) -> list[WhatIfChange]:
+def changes_for(scenario: Scenario, deployment: AnyDeployment, resource: str | None) -> list[WhatIfChange]:
     """Returns the changes to simulate, at most `MOST_CHANGES`: for what binds, and what is switched off."""
-    if resource is None or scenario.server.kind != "vllm":
+    if resource is None:
         return []
+    if isinstance(deployment, OllamaDeployment):
+        return _ollama_changes(scenario, deployment)[:MOST_CHANGES]
+    if scenario.server.kind == "static":
+        return _static_changes(scenario)
     wanted = ("chunked_prefill", "prefix_caching", *_FOR_RESOURCE.get(resource, ()))
     found = (_CHANGES[key](scenario, deployment) for key in wanted)
     return [change for change in found if change is not None][:MOST_CHANGES]
 
 
 _FOR_RESOURCE = {
-    "token_budget": ("budget_double", "budget_half", "kv_fp8", "more_memory", "tp_double"),
-    "max_num_seqs": ("seats_double", "budget_double", "weights_fp8", "more_memory", "tp_double"),
-    "kv_blocks": ("kv_fp8", "more_memory", "seats_half", "weights_fp8", "tp_double"),
-    "decode_speed": ("weights_fp8", "seats_half", "budget_half", "kv_fp8", "tp_double"),
-    "admission_limit": ("queue_double", "seats_double", "tp_double"),
+    "token_budget": ("budget_double", "budget_half", "kv_fp8", "more_memory", "tp_double", "one_replica_more"),
+    "max_num_seqs": ("seats_double", "budget_double", "weights_fp8", "more_memory", "tp_double", "one_replica_more"),
+    "kv_blocks": ("kv_fp8", "more_memory", "seats_half", "weights_fp8", "tp_double", "one_replica_more"),
+    "decode_speed": ("weights_fp8", "seats_half", "budget_half", "kv_fp8", "tp_double", "one_replica_more"),
+    "admission_limit": ("queue_double", "seats_double", "tp_double", "one_replica_more"),
     "max_model_len": ("model_len_double", "kv_fp8", "tp_double"),
 }
+
+
+def _ollama_changes(scenario: Scenario, deployment: OllamaDeployment) -> list[WhatIfChange]:
+    """Returns more slots, models that stay, a smaller context, a longer queue, and vLLM in Ollama's place."""
+    ollama, slots = scenario.server.ollama, deployment.models[0].placement.num_parallel
+    found = [
+        WhatIfChange("slots_double", {"server.ollama.num_parallel": factor * slots}, str(slots), str(factor * slots))
+        for factor in (2, 4)
+    ]
+    if any(model.keep_alive_ns is not None for model in deployment.models):
+        found.append(WhatIfChange("keep_for_ever", {"server.ollama.keep_alive": "-1"}, "", ""))
+    if ollama.kv_cache_type == "f16":
+        found.append(WhatIfChange("ollama_kv_q8", {"server.ollama.kv_cache_type": "q8_0"}, "", ""))
+    return [*found, WhatIfChange("use_vllm", {"server.kind": "vllm"}, "Ollama", "vLLM")]
+
+
+def _static_changes(scenario: Scenario) -> list[WhatIfChange]:
+    size = scenario.server.static.batch_size
+    return [
+        WhatIfChange("batch_double", {"server.static.batch_size": 2 * size}, str(size), str(2 * size)),
+        WhatIfChange("use_vllm", {"server.kind": "vllm"}, "static", "vLLM"),
+    ]
+
 
 _Build = Callable[[Scenario, Deployment], WhatIfChange | None]
 
@@ -84,6 +112,13 @@ def _tp_double(scenario: Scenario, deployment: Deployment) -> WhatIfChange | Non
     return WhatIfChange("tp_double", {"server.tensor_parallel_size": 2 * before}, str(before), str(2 * before))
 
 
+def _one_replica_more(scenario: Scenario, _: Deployment) -> WhatIfChange | None:
+    if scenario.server.autoscaling is not None:
+        return None
+    before = scenario.server.replicas
+    return WhatIfChange("one_replica_more", {"server.replicas": before + 1}, str(before), str(before + 1))
+
+
 def _is_measured(deployment: Deployment) -> bool:
     """Whether parts of the memory were measured: they hold for this model on these GPUs alone."""
     return any(value is not None for value in deployment.server.memory.model_dump().values())
@@ -116,4 +151,5 @@ _CHANGES: dict[str, _Build] = {
                         lambda it: it.gpu.fp8_flops is not None and it.flags.quantization is None
                         and it.model.quantization is None and not _is_measured(it)),
     "tp_double": _tp_double,
+    "one_replica_more": _one_replica_more,
 }  # fmt: skip

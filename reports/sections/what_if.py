@@ -14,7 +14,7 @@ def what_if_section(context: Context) -> Section:
         return Section("what_if", words("section.what_if"), (Paragraph(words("what_if.not_simulated")),))
     blocks: list[Block] = []
     if what_if["changes"]:
-        blocks.append(Paragraph(words("what_if.method")))
+        blocks.append(Paragraph(words("what_if.method", seeds=what_if["seeds"])))
         blocks.append(change_table(context, what_if))
     else:
         blocks.append(Paragraph(words("what_if.nothing_binds")))

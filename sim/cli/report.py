@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reports.source import Source
     from sim.scenario.model import Scenario
 
-_AFFORDABLE_STEPS = 5_000_000  # a minute or two of simulation: what a report may cost without being asked for
+_AFFORDABLE_STEPS = 20_000_000  # a few minutes of simulation: what a report may cost without being asked for
 
 
 class Format(StrEnum):
@@ -74,7 +74,7 @@ def report(  # noqa: PLR0917 - typer calls it, by name
         return
     _name_apart(sources, runs)
     for source in sources if len(sources) == 1 else ():
-        _what_if(source, what_if, jobs)
+        add_what_if(source, what_if, jobs)
     text = _rendered(sources, format_, lang, _prices(gpu_price, currency), measured or [])
     if out is None and format_ is Format.html:
         out = runs[0] / "report.html"
@@ -124,8 +124,18 @@ def _name_apart(sources: list[Source], runs: list[Path]) -> None:
             source.name = folder.name or str(folder)
 
 
-def _what_if(source: Source, wanted: bool | None, jobs: int | None) -> None:
-    """Simulates changes that may help, unless that is stored, not wanted, not possible, or long and not asked for."""
+def add_what_if(source: Source, wanted: bool | None, jobs: int | None) -> None:
+    """Simulates changes that may help, unless that is stored, not wanted, not possible, or long and not asked for.
+
+    Args:
+        source: gets them, and its folder keeps them.
+        wanted: None: when it is not long.
+        jobs: processes at most; None: one a core.
+
+    Raises:
+        UserError: they are wanted, and the scenario is not known.
+        Exit: Ctrl-C.
+    """
     import json
 
     from joblib import cpu_count

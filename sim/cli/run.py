@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -46,6 +47,11 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     as_report: Annotated[
         bool, typer.Option("--report", help="Write an HTML report too, into --out or out/NAME.")
     ] = False,
+    lang: Annotated[str, typer.Option(help="Language of the report: en or pt-BR.")] = "en",
+    what_if: Annotated[
+        bool | None,
+        typer.Option("--what-if/--no-what-if", help="Simulate changes for the report. Default: when it takes minutes."),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
 ) -> None:
     """Simulate a scenario and print how many users the server supports, and why not more.
@@ -57,6 +63,9 @@ def run(  # noqa: PLR0917 - typer calls it, by name
 
     overrides = [*(set_ or []), *run_overrides(seeds, seed)]
     loaded = at_one_load(_load(scenario, overrides, variant), scenario, users, rate, concurrency)
+    report = _Report(lang, what_if, jobs) if as_report else None
+    if report is not None and out is None:
+        out = Path("out") / file_name(loaded.name)
     try:
         with ends_by_signal():
             result = _find(loaded, reference=reference, out=out, jobs=jobs)
@@ -66,10 +75,15 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     except NoDataError as error:
         raise _placed(error, scenario, overrides, variant) from None
     _print(loaded, result, as_json=as_json, out=out)
-    if as_report and out is not None:
-        _write_report(loaded, out)
+    if report is not None and out is not None:
+        report.write(loaded, out)
     if not result.supported:
         raise typer.Exit(1)
+
+
+def file_name(name: str) -> str:
+    """Returns a scenario's name as one of a folder."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "scenario"
 
 
 def run_overrides(seeds: int | None, seed: int | None) -> list[str]:
@@ -173,16 +187,26 @@ def _print(scenario: Scenario, result: CapacityResult, *, as_json: bool, out: Pa
     typer.echo(text if as_json else render(document), nl=False)
 
 
-def _write_report(scenario: Scenario, out: Path) -> None:
-    from reports.html import render_html
-    from reports.model import build_report
-    from reports.source import Source
-    from reports.words import Words
-    from sim.results.storage import write_text
+class _Report:
+    """What `--report` writes; an unknown language is refused before anything is simulated."""
 
-    path, words = out / "report.html", Words.of("en")
-    write_text(path, render_html(build_report([Source.read(out, scenario)], words), words))
-    typer.echo(f"report: {path}", err=True)
+    def __init__(self, lang: str, what_if: bool | None, jobs: int | None) -> None:
+        from reports.words import Words
+
+        self.words, self.what_if, self.jobs = Words.of(lang), what_if, jobs
+
+    def write(self, scenario: Scenario, out: Path) -> None:
+        from reports.html import render_html
+        from reports.model import build_report
+        from reports.source import Source
+        from sim.cli.report import add_what_if
+        from sim.results.storage import write_text
+
+        source = Source.read(out, scenario)
+        add_what_if(source, self.what_if, self.jobs)
+        path = out / "report.html"
+        write_text(path, render_html(build_report([source], self.words), self.words))
+        typer.echo(f"report: {path}", err=True)
 
 
 @dataclass

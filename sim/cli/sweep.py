@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sim.cli.run import file_name
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def sweep(  # noqa: PLR0917 - typer calls it, by name
     axes, part = parse_axes(vary or []), _parse_shard(shard)
     points = plan_points(scenario, axes, [*(set_ or []), *_run_overrides(seeds, seed)], variant)
     sample = next(point.scenario for point in points if point.scenario is not None)
-    kept = KeptRuns(out if out is not None else Path("out") / _file_name(sample.name) / "sweep")
+    kept = KeptRuns(out if out is not None else Path("out") / file_name(sample.name) / "sweep")
     kept.prepare()
     numbers = tuple(range(sample.run.seed, sample.run.seed + sample.run.seeds))
     progress = Progress()
@@ -91,10 +92,6 @@ def _parse_shard(text: str | None) -> tuple[int, int]:
 def _run_overrides(seeds: int | None, seed: int | None) -> list[str]:
     given = {"run.seeds": seeds, "run.seed": seed}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "scenario"
 
 
 def _simulate(reference: bool) -> Simulate:

@@ -168,3 +168,56 @@ def test_no_change_is_ranked_that_was_not_simulated(found: Document) -> None:
     report = build_report([source], Words.of("en"))
     assert report.headline is not None
     assert report.headline.changes == ()
+
+
+OLLAMA = ["server.kind=ollama", "server.ollama.model=qwen2.5:7b", "server.flags.max_model_len=4096"]
+
+
+def slots(scenario: Scenario, *, seed: int, load: float | None) -> RunRecord:
+    """A server whose knee is 10 users a slot of Ollama, 100 with vLLM, and twice the batch with static batches."""
+    match scenario.server.kind:
+        case "ollama":
+            knee = 10.5 * (scenario.server.ollama.num_parallel or 1)
+        case "static":
+            knee = 2.1 * scenario.server.static.batch_size
+        case "vllm":
+            knee = 100.5
+    return Served(lambda at, _: at / knee)(scenario, seed=seed, load=load)
+
+
+def test_ollama_gets_slots_and_vllm_in_its_place() -> None:
+    scenario = users_scenario(ONE_SECOND, changes=OLLAMA)
+    found = simulate_what_if(Source.of_result(scenario, find_capacity(scenario, slots), {}), slots)
+    values = [(change["key"], change["value"]) for change in found["changes"]]
+    assert values == [
+        ("slots_double", 21), ("slots_double", 42), ("keep_for_ever", 10), ("ollama_kv_q8", 10), ("use_vllm", 100),
+    ]  # fmt: skip
+    assert found["sensitivity"] == []  # it has no KV blocks
+
+
+def test_static_batches_get_a_larger_one_and_vllm_in_their_place() -> None:
+    scenario = users_scenario(ONE_SECOND, changes=["server.kind=static"])
+    source = Source.of_result(scenario, find_capacity(scenario, slots), {})
+    source.what_if = simulate_what_if(source, slots)
+    assert [(each["key"], each["value"]) for each in source.what_if["changes"]] == [
+        ("batch_double", 33), ("use_vllm", 100),
+    ]  # fmt: skip
+    for lang in ("en", "pt-BR"):
+        headline = build_report([source], Words.of(lang)).headline
+        assert headline is not None
+        assert headline.changes[0].title.startswith("static → vLLM")
+
+
+def test_a_changes_search_takes_three_seeds_at_most() -> None:
+    asked: list[int] = []
+
+    def counted(scenario: Scenario, *, seed: int, load: float | None) -> RunRecord:
+        asked.append(seed)
+        return flagged(scenario, seed=seed, load=load)
+
+    scenario = users_scenario(ONE_SECOND)
+    source = searched(scenario)
+    found = simulate_what_if(source, counted)
+    assert scenario.run.seeds == 5
+    assert set(asked) == {0, 1, 2}
+    assert found["seeds"] == 3
