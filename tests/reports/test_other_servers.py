@@ -105,10 +105,21 @@ def test_static_batches_say_what_they_waste() -> None:
     assert [table.key for table in own] == ["static_limits"]
 
 
-def test_vllms_flags_are_not_proposed() -> None:
+def num_steps(source: Source) -> int:
+    detail = source.detail(source.shown_load)
+    assert detail is not None
+    return len(detail.run.steps.end_ns)
+
+
+def test_ollamas_settings_are_proposed_and_not_vllms_flags() -> None:
     ollama = source((BUSY,))
-    assert simulate_what_if(ollama, simulate)["changes"] == []
-    assert estimate_steps(ollama) is None
+    found = simulate_what_if(ollama, simulate)
+    keys = {key for change in found["changes"] for key in change["changes"]}
+    assert "server.ollama.num_parallel" in keys
+    assert not any(key.startswith("server.flags") for key in keys)
+    met = {change["key"]: change["met"] for change in found["changes"]}
+    assert (met["use_vllm"], met["keep_for_ever"]) == (True, False)  # a slot is what they wait for, not a load
+    assert estimate_steps(ollama) == 5 * len(ollama.document["seeds"]) * num_steps(ollama)
 
 
 def test_vllm_has_no_such_table() -> None:
