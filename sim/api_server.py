@@ -97,6 +97,8 @@ class ApiServer:
 
     def abort_due(self, now_ns: int) -> None:
         """Aborts requests given up by now."""
+        if not self._deadlines or self._deadlines[0][0] > now_ns:
+            return
         due = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             deadline_ns, _, request = heapq.heappop(self._deadlines)

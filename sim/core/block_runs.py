@@ -71,23 +71,24 @@ class RunShelf:
 
     Attributes:
         first_place: the first place whose block can belong to the node.
-        present: for each place from the first on, 1 where a block is cached.
+        node: the content node.
     """
 
-    __slots__ = ("_duplicates", "_runs", "first_place", "node", "present")
+    __slots__ = ("_duplicates", "_present", "_runs", "first_place", "node")
 
     def __init__(self, node: ContentNode, first_place: int) -> None:
         self.node = node
         self.first_place = first_place
-        self.present = bytearray()
+        self._present = bytearray()  # for each place from the first on, 1 where a block is cached; see `_trim`
         self._runs: list[BlockRun] = []  # the primary ones, by place
         self._duplicates: list[BlockRun] | None = None  # in the order of caching
 
     def find_end(self, end: int) -> int:
         """Returns the place, `end` at most, up to which all blocks from the first on are cached."""
-        found = self.present.find(0, 0, end - self.first_place)
+        self._trim()
+        found = self._present.find(0, 0, end - self.first_place)
         if found < 0:
-            return min(end, self.first_place + len(self.present))
+            return min(end, self.first_place + len(self._present))
         return self.first_place + found
 
     def runs_between(self, place: int, end: int) -> list[BlockRun]:
@@ -104,46 +105,56 @@ class RunShelf:
             runs[index].split(end)
         return runs[first : index + 1]
 
-    def add(self, run: BlockRun, last: BlockRun | None) -> bool:
-        """Caches a run's content.
+    def add(self, place: int, blocks: list[int], last: BlockRun | None) -> BlockRun | None:
+        """Caches the content of a request's own blocks.
 
         Args:
-            run: one request's own, not cached yet.
-            last: the run before it in the request's block table, to be lengthened instead where it can be.
+            place: of the first block.
+            blocks: their ids.
+            last: the run before it in the request's block table, to be lengthened where it can be.
 
         Returns:
-            Whether `last` has taken over the blocks.
+            The run they are now, where it was split with its rests as `tail`; None: `last` has taken them over.
         """
-        start, num_blocks = run.place - self.first_place, len(run.blocks)
-        present = self.present
+        start = place - self.first_place
+        self._trim()
+        present = self._present
         if start < len(present):
+            run = BlockRun(place, blocks)
             self._add_beside_others(run)
-            return False
+            return run
         if start > len(present):
             present.extend(bytes(start - len(present)))
-        present += b"\1" * num_blocks
-        if last is not None and last.shelf is self and last.is_primary and last.refs == 1 and last.end == run.place:
-            last.blocks += run.blocks
-            return True
+        present += b"\1" * len(blocks)
+        if last is not None and last.shelf is self and last.is_primary and last.refs == 1 and last.end == place:
+            last.blocks += blocks
+            return None
+        run = BlockRun(place, blocks)
         run.shelf, run.is_primary = self, True
         self._runs.append(run)
         self.node.num_users += 1
-        return False
+        return run
 
     def forget_end(self, run: BlockRun, num_blocks: int) -> None:
         """Forgets the content of blocks that were just taken from the end of a run."""
+        if run.blocks and self._duplicates is None and self._runs[-1] is run:
+            return  # `_trim` will do it: the last run ends where the content ends
         if run.is_primary:
-            first, present = run.end - self.first_place, self.present
-            if first + num_blocks == len(present):
-                del present[first:]
-            else:
-                present[first : first + num_blocks] = bytes(num_blocks)
+            self._trim()
+            first, present = run.place + len(run.blocks) - self.first_place, self._present
+            if first < len(present):
+                present[first : first + num_blocks] = bytes(min(num_blocks, len(present) - first))
         if not run.blocks:
             self._remove(run)
         if self._duplicates is not None and run.is_primary:
             self._promote(run.end, run.end + num_blocks)
         if not run.blocks:
             self.node.release()
+
+    def is_present(self, num_places: int) -> bytes:
+        """Returns, for so many places from the first on, 1 where a block is cached, else 0."""
+        self._trim()
+        return bytes(self._present[:num_places]).ljust(num_places, b"\0")
 
     def insert_rest(self, run: BlockRun, rest: BlockRun) -> None:
         """Takes in the rest of a run that was split."""
@@ -159,9 +170,16 @@ class RunShelf:
             assert self._duplicates is not None
             self._duplicates.insert(self._duplicates.index(run) + 1, rest)
 
+    def _trim(self) -> None:
+        """Forgets what lies behind the last primary run: its end may have been taken since."""
+        runs = self._runs
+        end = runs[-1].place + len(runs[-1].blocks) - self.first_place if runs else 0
+        if end < len(self._present):
+            del self._present[end:]
+
     def _add_beside_others(self, run: BlockRun) -> None:
         """Caches a run where some places may be cached already, piece by piece."""
-        present, first_place = self.present, self.first_place
+        present, first_place = self._present, self.first_place
         missing = run.end - first_place - len(present)
         if missing > 0:
             present.extend(bytes(missing))
@@ -179,7 +197,7 @@ class RunShelf:
         self.node.num_users += 1
         if is_primary:
             start = run.place - self.first_place
-            self.present[start : start + len(run.blocks)] = b"\1" * len(run.blocks)
+            self._present[start : start + len(run.blocks)] = b"\1" * len(run.blocks)
             insort(self._runs, run, key=_place)
         elif self._duplicates is None:
             self._duplicates = [run]
@@ -199,14 +217,14 @@ class RunShelf:
         """Makes duplicates primary where the primary blocks are gone: at each place the one cached first."""
         duplicates, first_place = self._duplicates, self.first_place
         assert duplicates is not None
-        missing = end - first_place - len(self.present)
+        missing = end - first_place - len(self._present)
         if missing > 0:
-            self.present.extend(bytes(missing))
+            self._present.extend(bytes(missing))
         index = 0
         while index < len(duplicates):
             run = duplicates[index]
             start, stop = max(run.place, place), min(run.end, end)
-            gap = self.present.find(0, start - first_place, stop - first_place) if start < stop else -1
+            gap = self._present.find(0, start - first_place, stop - first_place) if start < stop else -1
             if gap < 0:
                 index += 1
                 continue
@@ -215,7 +233,7 @@ class RunShelf:
                 run.split(start)  # the rest is looked at next
                 index += 1
                 continue
-            taken = self.present.find(1, gap, stop - first_place)
+            taken = self._present.find(1, gap, stop - first_place)
             stop = first_place + taken if taken >= 0 else stop
             if stop < run.end:
                 run.split(stop)

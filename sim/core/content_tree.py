@@ -87,7 +87,7 @@ class ContentPath:
         for node, node_end in zip(self.nodes, self.ends, strict=True):
             stop = min(node_end, end)
             if stop > len(present):
-                present += node.shelves[group].present[: stop - len(present)].ljust(stop - len(present), b"\0")
+                present += node.shelves[group].is_present(stop - len(present))
             if stop == end:
                 break
         return bytes(present)

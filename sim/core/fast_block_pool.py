@@ -47,6 +47,20 @@ class FastBlockPool:
         """Takes blocks from the front of the free queue, forgetting what they held."""
         assert num_blocks <= self._num_free, f"{num_blocks} blocks asked, {self._num_free} free"
         self._num_free -= num_blocks
+        entry = self._queue[0] if num_blocks else None
+        if not entry or num_blocks >= len(entry[-1].blocks):
+            return self._take_runs(num_blocks)
+        run = entry[-1]
+        blocks = run.blocks
+        taken = blocks[-num_blocks:]
+        del blocks[-num_blocks:]
+        taken.reverse()
+        if run.shelf is not None:
+            run.shelf.forget_end(run, num_blocks)
+        return taken
+
+    def _take_runs(self, num_blocks: int) -> list[int]:
+        """Takes blocks of more than one run, or all of one."""
         queue = self._queue
         taken: list[int] = []
         while num_blocks:

@@ -7,7 +7,7 @@ multiplied. A hit is a list of runs for each group, `Hits`, which only this file
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sim.core.block_runs import BlockRun
 from sim.core.config import CacheConfig, SchedulerConfig
@@ -25,62 +25,64 @@ class BlockTable:
 
     Attributes:
         runs: hit, cached, or passed over by the cache. One that was split stands here with its first part alone.
-        open: the last blocks, which grow and are this request's alone; empty or not, it ends the table.
+        open_place: where the open blocks begin, and everything before them ends.
+        open_blocks: the last blocks, which grow and are this request's alone.
         num_cached: places whose blocks are cached, or will never be.
         num_skipped: places given back.
     """
 
-    __slots__ = ("num_cached", "num_skipped", "open", "runs")
+    __slots__ = ("num_cached", "num_skipped", "open_blocks", "open_place", "runs")
 
     def __init__(self, runs: Sequence[BlockRun], num_skipped: int) -> None:
         self.runs = list(runs)
         self.num_skipped = num_skipped
-        self.num_cached = runs[-1].end if runs else num_skipped
-        self.open = BlockRun(self.num_cached, [])
+        self.num_cached = self.open_place = runs[-1].end if runs else num_skipped
+        self.open_blocks: list[int] = []
 
     @property
     def end(self) -> int:
         """The place after the last block."""
-        return self.open.place + len(self.open.blocks)
+        return self.open_place + len(self.open_blocks)
 
-    def pieces(self) -> Iterator[BlockRun]:
-        """Yields all runs in order of place, those that were split part by part."""
-        runs = self.runs
+    def pieces(self) -> list[BlockRun]:
+        """Returns all runs in order of place, those that were split part by part, the open blocks as a run."""
+        runs, pieces = self.runs, []
         for index, run in enumerate(runs, 1):
-            end = runs[index].place if index < len(runs) else self.open.place
-            piece: BlockRun | None = run
-            while piece is not None:
-                yield piece
-                piece = piece.tail if piece.place + len(piece.blocks) < end else None
-        if self.open.blocks:
-            yield self.open
+            end = runs[index].place if index < len(runs) else self.open_place
+            pieces.append(run)
+            while run.place + len(run.blocks) < end:
+                assert run.tail is not None
+                run = run.tail  # noqa: PLW2901  # on to the next part
+                pieces.append(run)
+        if self.open_blocks:
+            pieces.append(BlockRun(self.open_place, self.open_blocks))
+        return pieces
 
-    def close(self, place: int) -> BlockRun:
-        """Takes the open blocks before a place out of `open`, and returns them."""
-        closed = self.open
-        if place == closed.end:
-            self.open = BlockRun(place, [])
-        else:
-            self.open = closed.split(place)
-            closed.tail = None
+    def close(self, place: int) -> list[int]:
+        """Takes the open blocks before a place out of the table."""
+        num_closed = place - self.open_place
+        closed = self.open_blocks
+        self.open_blocks = closed[num_closed:]
+        del closed[num_closed:]
+        self.open_place = place
         return closed
 
     def take_before(self, place: int) -> list[BlockRun]:
         """Takes the runs before a place out of the table, and returns them."""
-        taken = []
-        pieces = list(self.pieces())
-        for index, run in enumerate(pieces):
-            if run.place >= place:
-                break
-            if run.end > place:
-                pieces.insert(index + 1, run.split(place))
-            taken.append(run)
-        rest = pieces[len(taken) :]
-        if self.open.place < place:
-            self.open = rest.pop() if rest else BlockRun(place, [])
-        elif rest and rest[-1] is self.open:
-            rest.pop()
-        self.runs = rest
+        taken: list[BlockRun] = []
+        if self.runs:
+            opened, self.open_blocks = self.open_blocks, []
+            pieces = self.pieces()
+            self.open_blocks = opened
+            while pieces and pieces[0].place < place:
+                run = pieces.pop(0)
+                if run.end > place:
+                    pieces.insert(0, run.split(place))
+                taken.append(run)
+            self.runs = pieces
+        if self.open_place < place:
+            first = self.open_place
+            taken.append(BlockRun(first, self.close(place)))
         return taken
 
 
@@ -179,7 +181,7 @@ class FastKVCacheManager:
         if num_new_places:
             new_blocks = tuple(pool.get_new_blocks(num_new_places) for _ in tables)
             for table, blocks in zip(tables, new_blocks, strict=True):
-                table.open.blocks += blocks
+                table.open_blocks += blocks
         self._cache(request, tables, min(num_computed_tokens + num_new_tokens, request.num_tokens))
         return new_blocks
 
@@ -193,16 +195,16 @@ class FastKVCacheManager:
         blocks = self.block_pool.get_new_blocks(len(requests) * num_groups)
         if num_groups == 1:
             for request, block in zip(requests, blocks, strict=True):
-                tables[request][0].open.blocks.append(block)
+                tables[request][0].open_blocks.append(block)
             return
         each = iter(blocks)
         for request in requests:
             for table in tables[request]:
-                table.open.blocks.append(next(each))
+                table.open_blocks.append(next(each))
 
     def latest_blocks(self, request: Request) -> Blocks:
         """Returns the last block of the request in each group."""
-        return tuple((table.open.blocks[-1],) for table in self._tables[request])
+        return tuple((table.open_blocks[-1],) for table in self._tables[request])
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Remembers the content of the request's full blocks."""
@@ -286,20 +288,19 @@ class FastKVCacheManager:
                 self._shelve(path, group, table, num_full)
                 continue
             for start, end in self._tail_ranges(request, max(first, table.num_skipped), num_full):
-                if start > table.open.place:
-                    table.runs.append(table.close(start))
+                if start > table.open_place:
+                    place = table.open_place
+                    table.runs.append(BlockRun(place, table.close(start)))
                 self._shelve(path, group, table, end)
 
     def _shelve(self, path: ContentPath, group: int, table: BlockTable, end: int) -> None:
         """Caches the open blocks of a table before a place, run by run: a run has one content node."""
-        run: BlockRun | None = table.close(end)
-        while run is not None:
-            node, node_end = path.node_at(run.place)
-            rest = run.split(node_end) if run.end > node_end else None
+        while (place := table.open_place) < end:
+            node, node_end = path.node_at(place)
             last = table.runs[-1] if table.runs else None
-            if not node.shelves[group].add(run, last):
+            run = node.shelves[group].add(place, table.close(min(end, node_end)), last)
+            if run is not None:
                 table.runs.append(run)
-            run = rest
 
     def _tail_ranges(self, request: Request, first: int, num_full: int) -> list[tuple[int, int]]:
         """Returns the places of a sliding group that can serve a hit; see `SlidingWindowManager.reachable_blocks`."""

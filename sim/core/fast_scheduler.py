@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 
 from sim.core.config import CacheConfig, SchedulerConfig
@@ -166,13 +166,15 @@ class FastScheduler(Scheduler):
         """Takes blocks for due pooled requests and schedules the others, merged in running order."""
         pool, manager = self.pool, self._fast_kv_cache_manager
         token_budget = self.config.max_num_batched_tokens - len(pool.members)
-        for request in self._requests_to_visit(output):
+        to_visit = self._pooled_to_visit()
+        num_visited = 0
+        for request in self._loose.copy():
+            if num_visited < len(to_visit) and to_visit[num_visited].running_order < request.running_order:
+                before, num_visited = num_visited, bisect_left(to_visit, request.running_order, key=running_order)
+                if not self._visit_all_pooled(to_visit[before:num_visited], output):
+                    return token_budget
             if request.status != RequestStatus.RUNNING:
                 continue  # preempted for one before it
-            if request in pool.members:
-                if not self._visit_pooled(request, output):
-                    return token_budget
-                continue
             num_new_tokens = self._num_new_tokens(request, threshold, token_budget)
             if num_new_tokens == 0:
                 continue
@@ -185,20 +187,23 @@ class FastScheduler(Scheduler):
             if any(new_blocks):
                 output.new_blocks[request] = new_blocks
             token_budget -= num_new_tokens
+        self._visit_all_pooled(to_visit[num_visited:] if num_visited else to_visit, output)
         return token_budget
 
-    def _requests_to_visit(self, output: SchedulerOutput) -> list[Request]:
-        """Returns, in running order, the requests that this step does more for than count a token.
+    def _pooled_to_visit(self) -> list[Request]:
+        """Returns, in running order, the pooled requests that this step does more for than count a token."""
+        skipping = self.pool.skipping() if self.pool.has_windows else None
+        return sorted({*self.pool.due(), *skipping}, key=running_order) if skipping else self.pool.due().copy()
 
-        Where only block boundaries are due, blocks suffice, and the pooled requests come first, their blocks are taken
-        here at once.
-        """
-        manager, due, skipping = self._fast_kv_cache_manager, self.pool.due(), self.pool.skipping()
+    def _visit_all_pooled(self, requests: list[Request], output: SchedulerOutput) -> bool:
+        """Does for pooled requests what is due; returns False where one of them was preempted for its own block."""
+        manager = self._fast_kv_cache_manager
         num_free_blocks = manager.block_pool.get_num_free_blocks()
-        if not skipping and len(due) * manager.num_groups <= num_free_blocks and self._pooled_come_first():
-            self._allocate_places(due, output)
-            return self._loose.copy()
-        return sorted({*due, *skipping, *self._loose}, key=running_order)
+        if not manager.sliding_window and not output.preempted and len(requests) <= num_free_blocks:
+            if requests:
+                self._allocate_places(requests, output)
+            return True
+        return all(self._visit_pooled(request, output) for request in requests if request in self.pool.members)
 
     def _pooled_come_first(self) -> bool:
         return not self._loose or self.running[-len(self._loose)] is self._loose[0]

@@ -39,6 +39,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.num_admissions = 0  # requests that entered `running` so far
         self.max_num_active_reqs = scheduler_config.num_seats
+        self.lists_blocks = True  # in each step's `new_blocks`
 
     def _create_kv_cache_manager(self) -> KVCacheManager | FastKVCacheManager:
         return KVCacheManager(self.cache_config, self.config)
@@ -210,7 +211,8 @@ class Scheduler:
 
     def _record_admission(self, output: SchedulerOutput, request: Request, num_hit_tokens: int) -> None:
         output.hits[request] = num_hit_tokens
-        output.new_blocks[request] = self.kv_cache_manager.get_blocks(request)
+        if self.lists_blocks:
+            output.new_blocks[request] = self.kv_cache_manager.get_blocks(request)
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = num_hit_tokens
             output.num_prefix_queries += request.num_tokens

@@ -63,10 +63,15 @@ class EngineTime:
     def _add_listed(self, batch: InFlightBatch, outputs: StepOutputs, per_token: int) -> None:
         """Adds the part of the requests that are not in the pool."""
         accounts, step = self._accounts, len(self._until_ps)
-        with_token = {request for request, _ in outputs.tokens}
         for request, num_tokens in batch.output.num_scheduled_tokens.items():
             account = accounts.get(request)
-            gained = request in with_token
+            if (
+                account is not None
+                and num_tokens == 1
+                and step - account.step == request.num_output_tokens - account.num_output_tokens
+            ):
+                continue  # a token in every step since it was noted last, as if it were pooled
+            gained = any(other is request for other, _ in outputs.tokens)
             if account is None:
                 if request.is_finished and not gained:
                     continue  # ended while this step was in flight: its account is closed

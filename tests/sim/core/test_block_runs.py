@@ -42,8 +42,9 @@ class Blocks:
 
 def cache(node: ContentNode, run: BlockRun) -> list[BlockRun]:
     """Puts a run on the node's shelf, and returns the runs it was cut into."""
-    node.shelves[0].add(run, None)
-    pieces = [run]
+    added = node.shelves[0].add(run.place, run.blocks, None)
+    assert added is not None
+    pieces = [added]
     while pieces[-1].tail is not None:
         pieces.append(pieces[-1].tail)
     return pieces
@@ -108,8 +109,8 @@ def test_equal_chains_of_streams_share_their_nodes_and_others_do_not() -> None:
 def test_a_node_lives_as_long_as_a_path_or_a_block_needs_it() -> None:
     tree, asker = ContentTree(16, 1), request(0, (1, 40), (2, 30))
     node = tree.path_of(asker).nodes[1]
-    run = BlockRun(2, [7, 8])
-    node.shelves[0].add(run, None)
+    run = node.shelves[0].add(2, [7, 8], None)
+    assert run is not None
     tree.forget(asker)
     assert tree.path_of(request(1, (1, 40), (2, 30))).nodes[1] is node
     other = request(2, (1, 40), (2, 30))
@@ -123,8 +124,8 @@ def test_a_node_lives_as_long_as_a_path_or_a_block_needs_it() -> None:
 def test_a_hit_run_leaves_the_middle_of_the_queue_and_a_split_one_leaves_its_rest() -> None:
     pool, tree = FastBlockPool(11), ContentTree(16, 1)
     path = tree.path_of(request(0, (1, 160)))
-    run = BlockRun(0, pool.get_new_blocks(4))
-    path.nodes[0].shelves[0].add(run, None)
+    run = path.nodes[0].shelves[0].add(0, pool.get_new_blocks(4), None)
+    assert run is not None
     pool.free_runs([run])
     assert pool.get_all_free_blocks() == [5, 6, 7, 8, 9, 10, 4, 3, 2, 1]
     hit = path.runs_between(0, 0, 2)
