@@ -165,8 +165,6 @@ def _seen_server(observation: Observation, model: str, gpu: str) -> ServerChoice
             "block_size": metrics.block_size,
             "enable_prefix_caching": metrics.enable_prefix_caching,
         }
-    if gpu == "cpu":
-        flags["async_scheduling"] = False  # the CPU platform turns it off
     return ServerChoice(Server(version=_release(observation.version), model=model, gpu=gpu, flags=Flags(**flags)))
 
 

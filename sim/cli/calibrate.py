@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.signals import INTERRUPTED
+
 if TYPE_CHECKING:
     from calibrate.observe import Limits, Observation
-
-_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
 def calibrate(  # noqa: PLR0917 - typer calls it, by name
@@ -47,22 +47,32 @@ def calibrate(  # noqa: PLR0917 - typer calls it, by name
     Exits with 0 when a profile was written, 2 on bad input, 130 after Ctrl-C.
     """
     from calibrate.observe import Limits
-    from sim.errors import UserError
     from sim.hardware import find_gpu
 
-    if (base_url is None) == (serve is None):
-        raise UserError("give one of --base-url (a running server) and --serve (a command that starts one)")
-    limits = Limits(max_requests, max_time, max_concurrency)
     gpu_name = find_gpu(gpu).name
-    if serve is not None:
-        with _served(serve, out) as (url, recorded):
-            observation = _observe(url, model, limits, out, recorded)
-    else:
-        assert base_url is not None
-        observation = _observe(base_url, model, limits, out, steps)
+    limits = Limits(max_requests, max_time, max_concurrency)
+    observation = _observation(base_url, serve, model, limits=limits, out=out, steps=steps)
     _write_profile(observation, name, gpu_name, out)
     if observation.stopped == "interrupted":
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _observation(
+    base_url: str | None, serve: str | None, model: str | None, *, limits: Limits, out: Path, steps: Path | None
+) -> Observation:
+    """Observes the server that runs, or one that is started for it.
+
+    Raises:
+        UserError: both, or neither; or the server does not answer as it should.
+    """
+    from sim.errors import UserError
+
+    if serve is not None and base_url is None:
+        with _served(serve, out) as (url, recorded):
+            return _observe(url, model, limits, out, recorded)
+    if base_url is None or serve is not None:
+        raise UserError("give one of --base-url (a running server) and --serve (a command that starts one)")
+    return _observe(base_url, model, limits, out, steps)
 
 
 @contextmanager

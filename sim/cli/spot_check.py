@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.signals import INTERRUPTED
+
 if TYPE_CHECKING:
     from calibrate.spot_comparison import SpotCheck
     from sim.scenario.model import Scenario
-
-_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
 def spot_check(  # noqa: PLR0917 - typer calls it, by name
@@ -43,20 +43,30 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
     from calibrate.spot_plot import write_plot
     from calibrate.spot_text import as_document, as_text
     from sim.cli.checked import load_checked
-    from sim.errors import UserError
 
-    if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise UserError(f"--plot: {plot}: the ending must be .png or .svg")
-    loaded = load_checked(scenario, set_ or [], variant)
-    check = _run(loaded, base_url, model, repeats, max_requests)
+    if plot is not None:
+        _check_ending(plot)
+    check = _run(load_checked(scenario, set_ or [], variant), base_url, model, repeats, max_requests)
     verdict = check.verdict(tolerance)
     if plot is not None:
         write_plot(check, plot)
     typer.echo(json.dumps(as_document(check, verdict), indent=2) if as_json else as_text(check, verdict))
     if any(repeat.live.stopped == "interrupted" for repeat in check.repeats):
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
     if not verdict.passed:
         raise typer.Exit(1)
+
+
+def _check_ending(plot: Path) -> None:
+    """Refuses a kind of file that is not drawn before the runs are made.
+
+    Raises:
+        UserError: it is one.
+    """
+    from sim.errors import UserError
+
+    if plot.suffix not in (".png", ".svg"):
+        raise UserError(f"--plot: {plot}: the ending must be .png or .svg")
 
 
 def _run(scenario: Scenario, base_url: str, model: str | None, repeats: int, max_requests: int | None) -> SpotCheck:

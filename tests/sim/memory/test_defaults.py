@@ -48,6 +48,11 @@ def test_the_cpus_defaults_grow_with_the_ranks() -> None:
     assert (flags.max_num_seqs, flags.max_num_batched_tokens) == (256, 4096)
 
 
+def test_a_cpu_schedules_synchronously_whatever_is_asked() -> None:
+    assert not resolve("cpu").async_scheduling
+    assert not resolve("cpu", async_scheduling=True).async_scheduling  # platforms/cpu.py sets it after the flags
+
+
 @pytest.mark.parametrize(("version", "utilization"), [("0.32", 0.92), ("0.22.1", 0.92), ("0.21.0", 0.9), ("0.6", 0.9)])
 def test_utilization_rose_with_0_22(version: str, utilization: float) -> None:
     assert resolve(version=version).gpu_memory_utilization == utilization
