@@ -37,8 +37,17 @@ _THROUGHPUT = {
 }
 
 
-def build_document(scenario: Scenario, deployment: AnyDeployment, result: CapacityResult) -> Document:
-    """Returns everything that is known, in the order of a reader's questions."""
+def build_document(
+    scenario: Scenario, deployment: AnyDeployment, result: CapacityResult, step_split: Document | None = None
+) -> Document:
+    """Returns everything that is known, in the order of a reader's questions.
+
+    Args:
+        scenario: what was asked.
+        deployment: the server.
+        result: the answer.
+        step_split: where the step time goes, when that was asked for (`reports.step_split`).
+    """
     diagnosis = result.diagnosis
     return {
         "format": FORMAT,
@@ -65,6 +74,7 @@ def build_document(scenario: Scenario, deployment: AnyDeployment, result: Capaci
         "step_times": _step_times(deployment),
         "search": _search(scenario, result),
         "points": [point_document(point) for point in result.points],
+        **({"step_split": step_split} if step_split is not None else {}),
         "server": _server(scenario, deployment),
         "memory": _memory(deployment),
         "warnings": _warnings(deployment, result),

@@ -7,6 +7,7 @@ from typing import Any
 from reports.document import Document
 from reports.fleet import fleet_lines
 from reports.other_terminal import memory_title, other_limits, other_settings
+from reports.step_split import step_split_lines
 
 _WORDS = {
     "users": ("user", "users"),
@@ -33,6 +34,7 @@ def render(document: Document) -> str:
         _table(document),
         other_limits(document),
         fleet_lines(document),
+        step_split_lines(document),
         _memory(document),
         _warnings(document),
     ]

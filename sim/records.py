@@ -317,6 +317,21 @@ class FleetLog:
 
 
 @dataclass(slots=True)
+class StepSplit:
+    """What every priced step is made of, one row a step in the order of pricing.
+
+    Attributes:
+        source: the model of step times.
+        with_prompts: 1 where the step has prompt chunks, 0 where it only decodes.
+        parts: part -> nanoseconds; columns of one length.
+    """
+
+    source: str
+    with_prompts: array[int] = field(default_factory=_column)
+    parts: dict[str, array[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class RunRecord:
     """Everything one simulated run recorded."""
 
@@ -337,3 +352,4 @@ class RunRecord:
     ollama: OllamaLog | None = None  # of servers of this kind
     static: StaticLog | None = None
     fleet: FleetLog | None = None  # of several replicas
+    step_split: StepSplit | None = None  # what steps are made of, where that was asked for

@@ -7,6 +7,7 @@ import numpy as np
 from reports.content import Block, Cell, Column, Section, Table, Value
 from reports.context import Context
 from reports.document import Document
+from reports.sections.inside import replica_table, step_split_table
 from reports.sections.other_servers import limit_tables
 
 _HOURS_PER_MONTH = 730.0
@@ -16,6 +17,7 @@ _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_si
 def server_section(context: Context) -> Section:
     """Builds the section on the server."""
     blocks: list[Block] = [configuration_table(context), memory_table(context), *limit_tables(context)]
+    blocks += [table for table in (replica_table(context), step_split_table(context)) if table is not None]
     if context.prices is not None:
         blocks.append(cost_table(context))
     return Section("server", context.words("section.server"), tuple(blocks))
@@ -28,6 +30,8 @@ def configuration_table(context: Context) -> Table:
         (words(f"server.{key}"), Cell(str(server[key]), "flag"), "") for key in ("kind", "version", "model", "gpu")
     ]
     rows += [(key, Cell(server[key], "count"), "") for key in _PARALLEL if server[key] > 1 or key == _PARALLEL[0]]
+    if "replicas" in server:
+        rows += [("replicas", Cell(server["replicas"], "count"), ""), ("router", Cell(server["router"], "flag"), "")]
     for name, flag in server["flags"].items():
         if flag["value"] is None and flag["default"]:
             continue

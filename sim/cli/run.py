@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,6 +52,9 @@ def run(  # noqa: PLR0917 - typer calls it, by name
         bool | None,
         typer.Option("--what-if/--no-what-if", help="Simulate changes for the report. Default: when it takes minutes."),
     ] = None,
+    step_split: Annotated[
+        bool, typer.Option("--step-split", help="Say where the step time goes; one more run. With --report always.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
 ) -> None:
     """Simulate a scenario and print how many users the server supports, and why not more.
@@ -74,7 +77,8 @@ def run(  # noqa: PLR0917 - typer calls it, by name
         raise typer.Exit(INTERRUPTED) from None
     except NoDataError as error:
         raise _placed(error, scenario, overrides, variant) from None
-    _print(loaded, result, as_json=as_json, out=out)
+    split = _split(loaded, result) if step_split or as_report else None
+    _print(loaded, result, as_json=as_json, out=out, split=split)
     if report is not None and out is not None:
         report.write(loaded, out)
     if not result.supported:
@@ -175,12 +179,33 @@ def _folder(scenario: Scenario, out: Path) -> ResultFolder:
     return ResultFolder(out, scenario.name, scenario_hash(scenario), unit_of(scenario))
 
 
-def _print(scenario: Scenario, result: CapacityResult, *, as_json: bool, out: Path | None) -> None:
+def _split(scenario: Scenario, result: CapacityResult) -> dict[str, Any] | None:
+    """Simulates the load that is the answer once more, with the first seed; None where step times are not vLLM's."""
+    from reports.step_split import step_split_document
+    from sim.results.step_split import step_times
+    from sim.simulate import simulate
+
+    if scenario.server.kind != "vllm" or not result.points:
+        return None
+    load = result.value or result.next_load if scenario.search is not None else result.points[0].load
+    seed = result.seeds[0]
+    times = step_times(simulate(scenario, seed=seed, load=load, step_split=True).step_split)
+    return None if times is None else step_split_document(times, load, seed)
+
+
+def _print(
+    scenario: Scenario,
+    result: CapacityResult,
+    *,
+    as_json: bool,
+    out: Path | None,
+    split: dict[str, Any] | None = None,
+) -> None:
     from reports.document import build_document
     from reports.terminal import render
     from sim.deployment import plan_server
 
-    document = build_document(scenario, plan_server(scenario), result)
+    document = build_document(scenario, plan_server(scenario), result, split)
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if out is not None:
         _folder(scenario, out).write_result(text)

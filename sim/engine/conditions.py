@@ -90,7 +90,7 @@ class SlowGpu:
     ) -> None:
         self.name = model.name
         self.calibrated = model.calibrated
-        self._model = model
+        self.healthy = model
         self._spans = tuple(spans)
         self._start_ns = start_ns
         self._num_stages = num_stages
@@ -98,7 +98,7 @@ class SlowGpu:
 
     def step_time(self, batch: Batch) -> int:
         """Returns the step's duration in nanoseconds."""
-        healthy_ns = self._model.step_time(batch)
+        healthy_ns = self.healthy.step_time(batch)
         now_ns = self._start_ns()
         factor = max((span.factor for span in self._spans if span.from_ns <= now_ns < span.to_ns), default=1.0)
         if factor == 1:
@@ -112,10 +112,10 @@ class SlowGpu:
 
     def parts(self, batch: Batch) -> dict[str, int]:
         """Returns the parts of a healthy step; of a model that does not know them, all in one."""
-        if isinstance(self._model, SplitsSteps):
-            return self._model.parts(batch)
-        return {"gemm": self._model.step_time(batch)}
+        if isinstance(self.healthy, SplitsSteps):
+            return self.healthy.parts(batch)
+        return {"gemm": self.healthy.step_time(batch)}
 
     def out_of_range(self) -> list[str]:
         """See `StepTimeModel`."""
-        return self._model.out_of_range()
+        return self.healthy.out_of_range()

@@ -121,6 +121,21 @@ class Roofline:
         host = max(0.0, self.step_time(batch) - sum(device.values()))
         return {part: round(ns) for part, ns in (device | {"host": host}).items()}
 
+    def split(self, batch: Batch) -> dict[str, int]:
+        """Returns the same by the names of `sim.engine.step_split`: dense products, experts and the rest apart."""
+        parts, products = self.parts(batch), self._products
+        padded = self._padded(batch.num_tokens)
+        experts, other = products.experts_ns(padded), products.fixed_ns
+        dense = products.dense.time_ns(padded) + products.logits.time_ns(batch.num_requests)
+        launching = max(0, parts["gemm"] - round(dense + experts + other))  # eager: longer than the kernels themselves
+        return {
+            "gemm": round(dense),
+            "experts": round(experts),
+            **{name: parts[name] for name in ("attention", "kv_reads", "sequences", "collectives")},
+            "other": round(other),
+            "host": parts["host"] + launching,
+        }
+
     def out_of_range(self) -> list[str]:
         """Returns nothing: there is no calibrated range to leave (and no calibration: see `calibrated`)."""
         return []
@@ -209,11 +224,14 @@ class _Products:
 
     def layers_ns(self, tokens: int) -> float:
         """Returns the time of all layers but attention itself; a chance expert is touched as if tokens chose freely."""
-        time = self.fixed_ns + self.dense.time_ns(tokens)
-        if self.num_experts:
-            touched = self.num_experts * (1.0 - (1.0 - self.experts_per_token / self.num_experts) ** tokens)
-            time += max(self.expert.read_ns * touched, self.expert.row_ns * _tiled(tokens))
-        return time
+        return self.fixed_ns + self.dense.time_ns(tokens) + self.experts_ns(tokens)
+
+    def experts_ns(self, tokens: int) -> float:
+        """Returns the time of the routed experts of all layers."""
+        if not self.num_experts:
+            return 0.0
+        touched = self.num_experts * (1.0 - (1.0 - self.experts_per_token / self.num_experts) ** tokens)
+        return max(self.expert.read_ns * touched, self.expert.row_ns * _tiled(tokens))
 
 
 def _gemm(num_bytes: float, params: float, bandwidth: float, flops: float) -> _Gemm:

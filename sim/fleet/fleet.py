@@ -7,6 +7,7 @@ from sim.deployment import Deployment
 from sim.engine.conditions import SlowGpu, SlowSpan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import Clock
+from sim.engine.step_split import StepMeter
 from sim.engine.step_time import StepTimeModel
 from sim.fleet.operations import Autoscaler, plan_failures, plan_switch
 from sim.fleet.replica import Replica
@@ -95,6 +96,8 @@ class Fleet:
                 num_stages=self.server.pipeline_parallel_size,
                 async_scheduling=deployment.flags.async_scheduling,
             )
+        if self._run.step_split is not None:
+            model = StepMeter(model, self._run.step_split)
         engine = EngineCore(
             deployment.scheduler_config, deployment.cache_config, model, reference=self._reference
         )  # fmt: skip

@@ -4,15 +4,23 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 from jsonschema import Draft202012Validator
 
+from reports.content import Table
 from reports.document import build_document
+from reports.markdown import render_markdown
+from reports.model import build_report
+from reports.source import Source
+from reports.step_split import step_split_document
 from reports.stored_run import read_run
 from reports.terminal import render
+from reports.words import Words
 from sim.capacity import find_capacity
 from sim.deployment import plan
 from sim.results.folder import ResultFolder
 from sim.results.metrics import summarize
+from sim.results.step_split import step_times
 from sim.scenario.model import scenario_hash
 from sim.simulate import simulate
 from tests.sim.fleet.build import open_loop
@@ -65,3 +73,26 @@ def test_a_key_that_came_later_does_not_change_the_hash(tmp_path: Path) -> None:
     two = open_loop(tmp_path, 4.0, server={"replicas": 1, "router": "round_robin", "failures": []})
     assert scenario_hash(one) == scenario_hash(two)
     assert scenario_hash(one) != scenario_hash(open_loop(tmp_path, 4.0, server={"replicas": 2}))
+
+
+def test_where_the_step_time_goes_is_in_document_terminal_and_report(tmp_path: Path) -> None:
+    case = open_loop(tmp_path, 10.0, server=FAILING)
+    result = find_capacity(case, simulate)
+    times = step_times(simulate(case, seed=0, step_split=True).step_split)
+    assert times is not None
+    split = step_split_document(times, 10.0, 0)
+    document = build_document(case, plan(case), result, split)
+    schema = json.loads(files("sim.results").joinpath("run.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(document)
+    shares = [part["share"] for part in document["step_split"]["all"]["parts"].values()]
+    assert sum(shares) == pytest.approx(1, abs=1e-4)
+    text = render(document)
+    assert "Where the step time goes at load 10 (mean step in ms and %; stated, as its terms tell" in text
+    for language in ("en", "pt-BR"):
+        words = Words.of(language)
+        report = build_report([Source("case", document, case)], words)
+        blocks = [block for section in report.sections for block in section.blocks]
+        tables = {block.key: block for block in blocks if isinstance(block, Table)}
+        assert len(tables["replicas"].rows) == 2
+        assert [row[-1] for row in tables["step_split"].rows] == [*split["kernels"].values(), ""]
+        assert words("steps.base") in render_markdown(report, words)
