@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_LINE_BYTES = 4 << 20
 _CONNECT_S = 10.0
+_SILENCE_S = 600.0  # nothing came for so long: the server hangs; no queue that anyone would measure is as long
 _KEPT_ALIVE_S = 2.0  # servers close idle connections after 5 s; a request must not meet a closing one
 _ANSWER_S = 30.0  # for everything but completions
 
@@ -114,7 +115,7 @@ class HttpClient:
         headers = {"Authorization": f"Bearer {self.endpoint.api_key}"} if self.endpoint.api_key else {}
         # One connection a request, kept alive; no proxy is asked for a server beside this client.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, headers=headers, read_bufsize=_MOST_LINE_BYTES
         ) as self._session:

@@ -13,6 +13,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from calibrate.http_client import Completion, HttpClient, RequestError
 from calibrate.token_text import TokenText
@@ -323,14 +324,17 @@ class ExactAnswers:
 
 @contextlib.contextmanager
 def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
-    """Turns Ctrl-C into a call while inside; where signals cannot be caught, it stays an exception."""
+    """Turns Ctrl-C and the TERM signal into a call while inside; where they cannot be caught, all stays as it was."""
     loop = asyncio.get_running_loop()
+    before: dict[signal.Signals, Any] = {}
     try:
-        loop.add_signal_handler(signal.SIGINT, stop)
-    except (NotImplementedError, RuntimeError, ValueError):
-        yield
-        return
-    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread, or Windows
+                loop.add_signal_handler(number, stop)
+                before[number] = handler
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)  # to the default, whatever was there
+            signal.signal(number, handler)

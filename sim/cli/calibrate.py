@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.signals import INTERRUPTED
+from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
+    from calibrate.live_profile import LiveProfile
     from calibrate.observe import Limits, Observation
 
 
@@ -44,15 +45,20 @@ def calibrate(  # noqa: PLR0917 - typer calls it, by name
 
     The plan takes a few minutes and ends with a burst that saturates the server; Ctrl-C ends it early, and what was
     found by then is kept. With the recorder on (always with --serve) the profile is fitted to the engine's own steps.
-    Exits with 0 when a profile was written, 2 on bad input, 130 after Ctrl-C.
+    Exits with 0 when a profile was written, 2 on bad input, 130 after Ctrl-C (or the TERM signal).
     """
     from calibrate.observe import Limits
     from sim.hardware import find_gpu
 
     gpu_name = find_gpu(gpu).name
     limits = Limits(max_requests, max_time, max_concurrency)
-    observation = _observation(base_url, serve, model, limits=limits, out=out, steps=steps)
-    _write_profile(observation, name, gpu_name, out)
+    try:
+        with ends_by_signal():
+            observation = _observation(base_url, serve, model, limits=limits, out=out, steps=steps)
+            _write_profile(observation, name, gpu_name, out)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: no profile is written; what was found by then is in {out}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     if observation.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
 
@@ -105,30 +111,40 @@ def _observe(base_url: str, model: str | None, limits: Limits, out: Path, steps:
 
 
 def _write_profile(observation: Observation, name: str | None, gpu: str, out: Path) -> None:
-    from calibrate.live_profile import make_profile
     from calibrate.live_report import calibration_report
     from sim.engine.profile import save_profile
+    from sim.errors import UserError
 
     if observation.stopped is not None:
         typer.echo(f"stopped early: {observation.stopped}; what was found is used", err=True)
-    served = observation.model
-    model = served.root or served.name
-    line = ProgressLine()
     try:
-        made = make_profile(
+        made = _made(observation, name, gpu, out)
+    except UserError as error:
+        if observation.stopped != "interrupted":
+            raise
+        typer.echo(f"no profile is written: {error}", err=True)
+        return
+    path = out / "profile.yaml"
+    save_profile(made.profile, path)
+    typer.echo(calibration_report(made, observation))
+    typer.echo(f"profile written to {path}", err=True)
+
+
+def _made(observation: Observation, name: str | None, gpu: str, out: Path) -> LiveProfile:
+    from calibrate.live_profile import make_profile
+
+    served, line = observation.model, ProgressLine()
+    try:
+        return make_profile(
             observation,
             out,
             name=name or _profile_name(served.name, gpu),
-            model=model,
+            model=served.root or served.name,
             gpu=gpu,
             progress=line.report,
         )
     finally:
         line.clear()
-    path = out / "profile.yaml"
-    save_profile(made.profile, path)
-    typer.echo(calibration_report(made, observation))
-    typer.echo(f"profile written to {path}", err=True)
 
 
 def _profile_name(model: str, gpu: str) -> str:

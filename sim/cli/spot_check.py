@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.signals import INTERRUPTED
+from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
     from calibrate.spot_comparison import SpotCheck
@@ -46,7 +46,12 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
 
     if plot is not None:
         _check_ending(plot)
-    check = _run(load_checked(scenario, set_ or [], variant), base_url, model, repeats, max_requests)
+    try:
+        with ends_by_signal():
+            check = _run(load_checked(scenario, set_ or [], variant), base_url, model, repeats, max_requests)
+    except KeyboardInterrupt:
+        typer.echo("interrupted: nothing is compared yet", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     verdict = check.verdict(tolerance)
     if plot is not None:
         write_plot(check, plot)
