@@ -34,7 +34,7 @@ bench: $(VENV)/installed
 	$(BIN)/pytest -m benchmark tests/benchmarks -s --benchmark-enable
 
 accuracy: $(VENV)/installed
-	$(BIN)/pytest -m "accuracy or slow" tests/accuracy -s
+	$(BIN)/pytest -m accuracy -s tests/accuracy
 
 # The hot modules compiled with mypyc: twice as fast, the same results. Needs a C compiler. `make pure` goes back.
 compiled: $(VENV)/installed

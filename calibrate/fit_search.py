@@ -35,6 +35,9 @@ _SMALLEST = 0.3
 _TRUST = 0.5
 """The longest step, relative to each term; a third of the last one after a step that did not help."""
 
+_ZERO = 1e-6
+"""Of a term's start: what lies below is at the boundary."""
+
 _FAILURES = 3
 _ENOUGH = 1e-3
 
@@ -265,7 +268,8 @@ def _minimum(model: tuple[Floats, Floats], x: Floats, prior: Prior, scale: Float
         moved = np.clip(moved + step, -_FAR * scale, _FAR * scale)
         if np.max(np.abs(step) / scale) < 1e-3:
             break
-    return np.asarray(np.clip(x + moved, 0.0, prior.upper))
+    found = np.clip(x + moved, 0.0, prior.upper)
+    return np.where(found < _ZERO, 0.0, found)
 
 
 def _bounded(model: tuple[Floats, Floats], x: Floats, prior: Prior, reach: Floats) -> Floats:

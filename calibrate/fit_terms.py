@@ -97,8 +97,8 @@ _READ_EFFICIENCY = 0.88
 """Share of the bandwidth on the data sheet that reads of scattered KV blocks reach: 0.92 on an RTX 4090, 0.83 on an RTX
 PRO 6000, from operator timings; no run of requests had a part in it."""
 
-_MIXED_READ = 0.5
-"""How much slower a decode's context is read beside a chunk, about: one kernel serves both, tuned for chunks."""
+_MIXED_READ = 0.25
+"""How much slower a decode reads its context beside a chunk, in a kernel that serves both: a guess as wide as itself."""
 
 KNOWN_TERMS = tuple(_SPREAD)
 

@@ -11,9 +11,9 @@ from calibrate.readers.ladder import Rung, read_ladder
 from calibrate.replay import Replay, replay_rung
 from calibrate.replay_server import choose_server
 from sim.engine.profile import load_profile
-from tests.accuracy.shared import measurements, sizes
+from tests.accuracy.shared import Bars, measurements, of_comparison, of_held_out, spreads
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.accuracy
 
 NAME = "gpt-oss-120b-h200"
 SCORED = (("ttft_ms", "mean"), ("tpot_ms", "mean"), ("itl_ms", "p50"), ("e2el_ms", "mean"))
@@ -35,25 +35,22 @@ def replayed(concurrency: int) -> Replay:
     return replay_rung(rung, choose_server(load_profile(NAME)).plan(), length_spread=1 / 9)
 
 
+def set_bars(bars: Bars) -> None:
+    bars.median_and_worst(SCORED, median=4, worst=12)
+    bars.each(("output_throughput_per_s", None), most=5)
+    bars.check()
+
+
 @pytest.mark.parametrize("concurrency", CONCURRENCIES)
 def test_the_shipped_profile_predicts_the_rung(concurrency: int) -> None:
     table = replayed(concurrency).comparison
-    median, worst = sizes([table.error_percent(*key) or 0.0 for key in SCORED])
-    assert median <= 4
-    assert worst <= 12
-    assert abs(table.error_percent("output_throughput_per_s") or 0.0) <= 5
+    set_bars(of_comparison(f"C={concurrency}", table, spreads(load_profile(NAME).errors)))
     assert table.num_preemptions == 0
 
 
 @pytest.mark.parametrize("concurrency", CONCURRENCIES)
 def test_the_rung_was_predicted_from_the_others(concurrency: int) -> None:
-    table = next(each for each in load_profile(NAME).errors if each.run == f"sweep_c{concurrency}")
-    assert table.held_out
-    rows = {(row.metric, row.statistic): row.error_percent for row in table.rows}
-    median, worst = sizes([rows[key] for key in SCORED])
-    assert median <= 4
-    assert worst <= 12
-    assert abs(rows["output_throughput_per_s", None]) <= 5
+    set_bars(of_held_out(load_profile(NAME), f"sweep_c{concurrency}"))
 
 
 def test_128_in_flight_are_beyond_the_data_and_fit_in_the_pool() -> None:
