@@ -98,7 +98,7 @@ _READ_EFFICIENCY = 0.88
 PRO 6000, from operator timings; no run of requests had a part in it."""
 
 _MIXED_READ = 0.25
-"""How much slower a decode reads its context beside a chunk, in a kernel that serves both: a guess as wide as itself."""
+"""How much slower a decode reads its context beside a chunk, in one kernel with it: a guess as wide as itself."""
 
 KNOWN_TERMS = tuple(_SPREAD)
 
