@@ -44,13 +44,19 @@ def _headline(headline: Headline, words: Words) -> list[str]:
                    Column("text", "", "text"))  # fmt: skip
         rows = tuple((limit.title, limit.used, limit.text) for limit in headline.limits)
         parts += [f"### {words('headline.limits')}", _grid(Table("limits", "", columns, rows), words)]
-    parts.append(f"### {words('headline.changes')}")
-    changes = [f"1. **{_escape(each.title)}**: {_escape(each.effect)}" for each in headline.changes]
-    parts.append("\n".join(changes) or _escape(headline.changes_note))
+    if headline.changes or headline.changes_note:
+        parts.append(f"### {words('headline.changes')}")
+        changes = [f"1. **{_escape(each.title)}**: {_escape(each.effect)}" for each in headline.changes]
+        parts.append("\n".join(changes) or _escape(headline.changes_note))
+    if headline.facts:
+        parts += _facts(headline, words)
+    return parts + (_block(headline.chart, words) if headline.chart is not None else [])
+
+
+def _facts(headline: Headline, words: Words) -> list[str]:
     named = (Column("fact", words("column.quantity"), "text"), Column("value", words("column.value"), "number"))
     facts = tuple((fact.title, words.value(fact.value, fact.kind)) for fact in headline.facts)
-    parts += [f"### {words('headline.facts')}", _grid(Table("facts", "", named, facts), words)]
-    return parts + (_block(headline.chart, words) if headline.chart is not None else [])
+    return [f"### {words('headline.facts')}", _grid(Table("facts", "", named, facts), words)]
 
 
 def _section(section: Section, words: Words) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from reports.check_source import CheckSource
 from reports.content import Change, Fact, Headline, Limit, Tone
 from reports.context import Context
 from reports.document import Document
@@ -15,8 +17,8 @@ _MOST_LIMITS = 6
 _LATENCIES = ("ttft", "tpot", "itl", "e2el", "queue")
 
 
-def build_headline(context: Context) -> Headline:
-    """Builds the first screen."""
+def build_headline(context: Context, checks: Sequence[CheckSource] = ()) -> Headline:
+    """Builds the first screen; spot checks against the live server say how far the step times were off."""
     answer, tone = _answer(context)
     changes, note = _changes(context)
     return Headline(
@@ -24,7 +26,7 @@ def build_headline(context: Context) -> Headline:
         tone=tone,
         lines=tuple(_lines(context)),
         binds=tuple(binding_sentences(context)),
-        calibration=calibration_sentence(context),
+        calibration=" ".join([calibration_sentence(context), *_checked(context, checks)]),
         calibrated=bool(context.document["calibrated"]),
         limits=tuple(_limits(context)),
         changes=changes,
@@ -32,6 +34,12 @@ def build_headline(context: Context) -> Headline:
         facts=tuple(_facts(context)),
         chart=latency_chart(context, binding_latency(context)),
     )
+
+
+def _checked(context: Context, checks: Sequence[CheckSource]) -> list[str]:
+    words = context.words
+    errors = [check.median_error for check in checks]
+    return [words("checked.calibration", error=words.share(error, 2)) for error in errors if error is not None]
 
 
 def binding_latency(context: Context) -> str:

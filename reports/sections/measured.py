@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from reports.content import Axis, Block, Chart, Column, Paragraph, Section, Series, Table, Value
 from reports.context import Context
 from reports.snapshots import Metrics, parse_metrics
 from reports.vllm_metrics import vllm_metrics
+from reports.words import Words
 
 _LATENCIES = (
     ("ttft", "vllm:time_to_first_token_seconds"), ("itl", "vllm:inter_token_latency_seconds"),
@@ -26,9 +28,30 @@ def measured_section(context: Context, measured: Metrics) -> Section | None:
     blocks: list[Block] = [Paragraph(words("measured.method", run=context.caption(context.shown)))]
     blocks.append(comparison_table(context, measured, simulated))
     for kind, name in _LATENCIES[:3]:
-        chart = _overlay(context, kind, name, measured, simulated)
+        chart = _overlay(words, kind, name, {"measured": measured, "simulated": simulated})
         blocks += [chart] if chart is not None else []
     return Section("measured", words("section.measured"), tuple(blocks))
+
+
+def snapshot_section(words: Words, measured: Metrics) -> Section:
+    """Builds the section on a measured server with nothing simulated beside it."""
+    rows: list[tuple[Value, ...]] = []
+    for kind, name in _LATENCIES:
+        own = _name(measured, name)
+        pairs = [
+            (words("word.mean"), measured.mean(own)),
+            *((f"p{100 * q:g}", measured.quantile(own, q)) for q in _QUANTILES),
+        ]
+        rows += [(f"{words(f'short.{kind}')} {label} (ms)", _in_ms(value, None)[0]) for label, value in pairs]
+    rows += [(words(f"measured.{key}"), real) for key, real, _ in _ratios(measured, measured)]
+    columns = (Column("quantity", words("column.quantity"), "text"), Column("measured", words("column.measured")))
+    table = Table("measured", words("section.snapshot"), columns, tuple(rows), words("measured.note"), "T9")
+    requests = words.count(measured.values.get("vllm:request_success", 0.0))
+    blocks: list[Block] = [Paragraph(words("snapshot.headline", requests=requests)), Paragraph(words("snapshot.lines"))]
+    charts = (_overlay(words, kind, name, {"measured": measured}) for kind, name in _LATENCIES[:3])
+    return Section(
+        "measured", words("section.snapshot"), (*blocks, table, *(each for each in charts if each is not None))
+    )
 
 
 def comparison_table(context: Context, measured: Metrics, simulated: Metrics) -> Table:
@@ -82,10 +105,10 @@ def _ratio(metrics: Metrics, part: str, whole: str) -> float | None:
     return metrics.values.get(part, 0.0) / amount if amount else None
 
 
-def _overlay(context: Context, kind: str, name: str, measured: Metrics, simulated: Metrics) -> Chart | None:
-    """Draws both cumulative distributions over the bounds of the buckets; F8."""
-    words, series = context.words, []
-    for index, (key, metrics) in enumerate((("measured", measured), ("simulated", simulated))):
+def _overlay(words: Words, kind: str, name: str, by_key: Mapping[str, Metrics]) -> Chart | None:
+    """Draws the cumulative distributions over the bounds of the buckets; F8."""
+    series = []
+    for index, (key, metrics) in enumerate(by_key.items()):
         own = _name(metrics, name)
         count = metrics.count(own)
         if not count:

@@ -1,4 +1,4 @@
-"""`headcount report`: what a planner signs, from runs that were kept with `headcount run --out DIR`."""
+"""`headcount report`: what a planner signs, from runs, sweeps and spot checks that were kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reports.context import Prices
+    from reports.inputs import Inputs
     from reports.source import Source
     from sim.scenario.model import Scenario
 
@@ -32,11 +35,16 @@ class Format(StrEnum):
 
 def report(  # noqa: PLR0917 - typer calls it, by name
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders written by `headcount run --out`; several compare.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN|SWEEP|SPOTCHECK|METRICS...",
+            help="Folders written by `run --out`, `sweep` and `spot-check --out`, and snapshots of a real server's "
+            "/metrics; several runs are compared, the rest stands beside them.",
+        ),
     ],
     format_: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.html,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Default: RUN/report.html for html, else stdout.")
+        Path | None, typer.Option(metavar="FILE", help="Default: report.html in the first folder, else stdout.")
     ] = None,
     lang: Annotated[str, typer.Option(help="Language: en or pt-BR.")] = "en",
     what_if: Annotated[
@@ -60,46 +68,39 @@ def report(  # noqa: PLR0917 - typer calls it, by name
     seed: Annotated[int | None, typer.Option(min=0, help="Its seed. Default: the first.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
 ) -> None:
-    """Write a report of a run or search, or compare several: one HTML file, Markdown or JSON.
+    """Write a report of a run, a search, a sweep or a spot check, or compare runs: one HTML file, Markdown or JSON.
 
     `bench` is the block that `vllm bench serve` prints, `bench-json` its result file, `prometheus` the metrics of
     vLLM at the run's end, `openmetrics` their history for promtool to load.
     """
-    from reports.source import Source
+    from reports.inputs import read_inputs
 
-    given = _scenario(scenario, runs)
-    sources = [Source.read(folder, given) for folder in runs]
+    inputs = read_inputs(runs, _scenario(scenario), measured or [])
     if format_ not in (Format.html, Format.md, Format.json):
-        _write(_single(sources, format_, load, seed), out)
+        _write(_single(inputs.sources, format_, load, seed), out)
         return
-    _name_apart(sources, runs)
-    for source in sources if len(sources) == 1 else ():
+    for source in inputs.sources if len(inputs.sources) == 1 else ():
         add_what_if(source, what_if, jobs)
-    text = _rendered(sources, format_, lang, _prices(gpu_price, currency), measured or [])
+    text = _rendered(inputs, format_, lang, _prices(gpu_price, currency))
     if out is None and format_ is Format.html:
-        out = runs[0] / "report.html"
+        out = (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html"
     _write(text, out)
 
 
-def _scenario(path: Path | None, runs: list[Path]) -> Scenario | None:
-    from sim.errors import UserError
+def _scenario(path: Path | None) -> Scenario | None:
     from sim.scenario.load import load_scenario
 
-    if path is None:
-        return None
-    if len(runs) > 1:
-        raise UserError(f"--scenario: belongs to one run; got {len(runs)} runs")
-    return load_scenario(path)
+    return None if path is None else load_scenario(path)
 
 
-def _single(sources: list[Source], format_: Format, load: float | None, seed: int | None) -> str:
+def _single(sources: Sequence[Source], format_: Format, load: float | None, seed: int | None) -> str:
     """Writes one run of one folder in a format of vLLM's world."""
     from reports import bench_serve
     from reports.vllm_metrics import vllm_metrics
     from sim.errors import UserError
 
-    if len(sources) > 1:
-        raise UserError(f"--format {format_.value}: shows one run; got {len(sources)} folders")
+    if len(sources) != 1:
+        raise UserError(f"--format {format_.value}: shows one run; got {len(sources)} runs")
     source = sources[0]
     load = source.shown_load if load is None else load
     run = source.chosen_run(load, seed)
@@ -114,14 +115,6 @@ def _single(sources: list[Source], format_: Format, load: float | None, seed: in
     if format_ is Format.bench:
         return bench_serve.render_console(result)
     return bench_serve.render_json(result, run if format_ is Format.bench_json_detailed else None)
-
-
-def _name_apart(sources: list[Source], runs: list[Path]) -> None:
-    """Calls runs of the same scenario by their folders."""
-    names = [source.name for source in sources]
-    for source, folder in zip(sources, runs, strict=True):
-        if names.count(source.name) > 1:
-            source.name = folder.name or str(folder)
 
 
 def add_what_if(source: Source, wanted: bool | None, jobs: int | None) -> None:
@@ -183,16 +176,15 @@ def _prices(gpu_price: float | None, currency: str) -> Prices | None:
     return None if gpu_price is None else Prices(gpu_price, currency)
 
 
-def _rendered(sources: list[Source], format_: Format, lang: str, prices: Prices | None, measured: list[Path]) -> str:
+def _rendered(inputs: Inputs, format_: Format, lang: str, prices: Prices | None) -> str:
     from reports.as_json import render_json
     from reports.html import render_html
     from reports.markdown import render_markdown
     from reports.model import build_report
-    from reports.snapshots import read_snapshots
     from reports.words import Words
 
     words = Words.of(lang)
-    built = build_report(sources, words, prices, read_snapshots(measured) if measured else None)
+    built = build_report(inputs.sources, words, prices, inputs.beside)
     match format_:
         case Format.json:
             return render_json(built)

@@ -31,6 +31,9 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the distributions there (.png or .svg).")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep it there, for `headcount report`.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Send a scenario's requests to a live server, simulate the same ones, and compare.
@@ -41,6 +44,7 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
     Exits with 0 when it passes, 1 when it fails, 2 on bad input, 130 after Ctrl-C.
     """
     from calibrate.spot_plot import write_plot
+    from calibrate.spot_store import write_spot_check
     from calibrate.spot_text import as_document, as_text
     from sim.cli.checked import load_checked
 
@@ -55,6 +59,8 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
     verdict = check.verdict(tolerance)
     if plot is not None:
         write_plot(check, plot)
+    if out is not None:
+        write_spot_check(check, verdict, out)
     typer.echo(json.dumps(as_document(check, verdict), indent=2) if as_json else as_text(check, verdict))
     if any(repeat.live.stopped == "interrupted" for repeat in check.repeats):
         raise typer.Exit(INTERRUPTED)

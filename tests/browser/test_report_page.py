@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from reports.html import render_html
+from reports.inputs import read_inputs
 from reports.model import build_report
 from reports.words import Words
 from tests.browser.chromium import Browser, find_chromium, running
 from tests.reports import sample
+from tests.reports.kept import make_check, make_sweep
 
 CHROMIUM = find_chromium()
 pytestmark = [
@@ -43,13 +45,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, words = tmp_path_factory.mktemp("pages"), Words.of("en")
     texts = {"en": sample.rendered()["html"], "pt-BR": sample.rendered("pt-BR")["html"]}
     texts["comparison"] = render_html(build_report([sample.source(), sample.source()], words), words)
+    inputs = read_inputs([make_sweep(folder / "sweep"), make_check(folder / "check")], None)
+    texts["sweep and check"] = render_html(build_report([], words, beside=inputs.beside), words)
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in texts}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["en", "pt-BR", "comparison"])
+@pytest.mark.parametrize("name", ["en", "pt-BR", "comparison", "sweep and check"])
 def test_a_page_is_whole_at_any_width(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
     browser.open(pages[name].as_uri(), width)
     requested = [event["request"]["url"] for event in browser.named("Network.requestWillBeSent")]

@@ -127,7 +127,7 @@ def test_errors_are_one_line(stored: Path, tmp_path: Path) -> None:
     assert "no result.json" in refused("report", tmp_path)
     assert "unknown language 'fr'; known: en, pt-BR" in refused("report", stored, "--lang", "fr")
     assert "no run at load 1234 was kept" in refused("report", stored, "--format", "bench", "--load", "1234")
-    assert "shows one run; got 2 folders" in refused("report", stored, stored, "--format", "bench")
+    assert "shows one run; got 2 runs" in refused("report", stored, stored, "--format", "bench")
     assert "belongs to one run; got 2 runs" in refused("report", stored, stored, "--scenario", sample.SCENARIO)
     (tmp_path / "plain").write_text("")
     assert "cannot be written" in refused("report", stored, "--out", tmp_path / "plain" / "x.html")

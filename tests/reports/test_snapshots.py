@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reports.content import Chart
-from reports.model import build_report
+from reports.model import Beside, build_report
 from reports.snapshots import Metrics, parse_metrics, read_snapshots
 from reports.vllm_metrics import vllm_metrics
 from reports.words import Words
@@ -97,7 +97,7 @@ def test_a_server_that_did_exactly_what_was_simulated_shows_no_error() -> None:
     detail = source.detail(source.shown_load)
     assert detail is not None
     measured = parse_metrics(vllm_metrics(detail.run, source.document).text(detail.run.end_ns))
-    report = build_report([source], Words.of("en"), None, measured)
+    report = build_report([source], Words.of("en"), None, Beside(measured))
     table = next(table for table in report.tables() if table.key == "measured")
     assert len(table.rows) > 15
     assert {row[3] for row in table.rows} <= {"±0\u00a0%", None}
@@ -112,7 +112,7 @@ def test_an_older_name_is_understood() -> None:
     assert detail is not None
     text = vllm_metrics(detail.run, source.document).text(detail.run.end_ns)
     older = "\n".join(line for line in text.splitlines() if "inter_token_latency" not in line)
-    report = build_report([source], Words.of("en"), None, parse_metrics(older))
+    report = build_report([source], Words.of("en"), None, Beside(parse_metrics(older)))
     table = next(table for table in report.tables() if table.key == "measured")
     row = next(row for row in table.rows if row[0] == "ITL p95 (ms)")
     assert row[1] == row[2]
