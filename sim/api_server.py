@@ -18,6 +18,9 @@ from sim.engine.step_time import ClientLatency
 from sim.records import Outcome, RequestRecord, RunRecord
 from sim.workload.client import ClientRequest, Workload
 
+_MOST_USERS = 20_000  # whose last request is remembered: a trace may name a million
+_SPARE_DEADLINES = 256
+
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
@@ -214,15 +217,28 @@ class ApiServer:
             class_id=client.class_id,
         )
         if client.user_id >= 0:
-            previous = self._latest_of_user.get(client.user_id)
-            if previous is not None and client.turn:
-                request.continue_from(previous, self.run.block_size)
-            self._latest_of_user[client.user_id] = request
+            self._continue(client, request)
         self._pending[request] = _Pending(client, record)
         self._num_prefill_tokens += request.num_prompt_tokens
         if client.timeout_ns is not None:
-            heapq.heappush(self._deadlines, (client.sent_ns + client.timeout_ns, client.request_id, request))
+            self._set_deadline(client.sent_ns + client.timeout_ns, request)
         self.engine.scheduler.add_request(request)
+
+    def _continue(self, client: ClientRequest, request: Request) -> None:
+        """Hands on what is known of the last request of the same user; users not seen for long are forgotten."""
+        previous = self._latest_of_user.pop(client.user_id, None)
+        if previous is not None and client.turn:
+            request.continue_from(previous, self.run.block_size)
+        self._latest_of_user[client.user_id] = request
+        if len(self._latest_of_user) > _MOST_USERS:
+            del self._latest_of_user[next(iter(self._latest_of_user))]
+
+    def _set_deadline(self, deadline_ns: int, request: Request) -> None:
+        """Notes when a client gives up; requests that have long ended are not kept until then."""
+        if len(self._deadlines) > 2 * len(self._pending) + _SPARE_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if entry[2] in self._pending]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_ns, request.request_id, request))
 
     def _refusal(self, client: ClientRequest) -> Outcome | None:
         limits, scheduler = self.limits, self.engine.scheduler

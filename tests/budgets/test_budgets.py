@@ -181,13 +181,15 @@ def test_a_request_costs_a_bounded_number_of_lines() -> None:
     assert lines < 2600, f"{lines:.0f} lines a request of 512 prompt and 256 output tokens"
 
 
-def test_a_request_takes_less_than_a_kilobyte_summed_up_and_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("patience", [None, "100h"])
+def test_a_request_takes_less_than_a_kilobyte_summed_up_and_written(tmp_path: Path, patience: str | None) -> None:
     peaks = []
     for number in (10, 1000, 9000):  # the first imports what is imported once
+        tried = override(few_tokens(number), {"workload.client_timeout": patience})
         gc.collect()
         tracemalloc.start()
-        run = simulate(few_tokens(number), seed=0)
-        summarize(run, few_tokens(number))
+        run = simulate(tried, seed=0)
+        summarize(run, tried)
         write_run(tmp_path, run, {})
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
