@@ -13,6 +13,7 @@ HOT = (
     *sorted(str(path) for path in Path("sim/core").glob("*.py") if path.stem != "__init__"),
     "sim/engine/engine_core.py",
     "sim/engine/steady_steps.py",
+    "sim/engine/engine_time.py",
     "sim/engine/step_time.py",
     "sim/engine/roofline.py",
     "sim/engine/fitted.py",

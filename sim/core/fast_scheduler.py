@@ -103,7 +103,9 @@ class FastScheduler(Scheduler):
     def output_of_decodes(self) -> SchedulerOutput:
         """Returns the step of the latest `schedule_decodes()`, which is to be in flight now."""
         pool = self.pool
-        output = SchedulerOutput(pooled_classes=dict(pool.classes), pooled_context=pool.context - len(pool.members))
+        output = SchedulerOutput()
+        output.pooled_classes = dict(pool.classes)
+        output.pooled_context = pool.context - len(pool.members)
         self._in_flight.append(output)
         return output
 

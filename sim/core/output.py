@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from sim.core.kv_cache_coordinator import Blocks
 from sim.core.request import Request
 
 
-@dataclass(slots=True, eq=False)
 class SchedulerOutput:
     """The work of one step.
 
@@ -25,15 +22,28 @@ class SchedulerOutput:
         num_prefix_hits: of those, found.
     """
 
-    num_scheduled_tokens: dict[Request, int] = field(default_factory=dict)
-    prefill_chunks: set[Request] = field(default_factory=set)
-    pooled_classes: dict[int, int] = field(default_factory=dict)
-    pooled_context: int = 0
-    new_blocks: dict[Request, Blocks] = field(default_factory=dict)
-    hits: dict[Request, int] = field(default_factory=dict)
-    preempted: list[Request] = field(default_factory=list)
-    num_prefix_queries: int = 0
-    num_prefix_hits: int = 0
+    __slots__ = (
+        "hits",
+        "new_blocks",
+        "num_prefix_hits",
+        "num_prefix_queries",
+        "num_scheduled_tokens",
+        "pooled_classes",
+        "pooled_context",
+        "preempted",
+        "prefill_chunks",
+    )
+
+    def __init__(self) -> None:
+        self.num_scheduled_tokens: dict[Request, int] = {}
+        self.prefill_chunks: set[Request] = set()
+        self.pooled_classes: dict[int, int] = {}
+        self.pooled_context = 0
+        self.new_blocks: dict[Request, Blocks] = {}
+        self.hits: dict[Request, int] = {}
+        self.preempted: list[Request] = []
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
 
     @property
     def num_pooled(self) -> int:

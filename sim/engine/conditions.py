@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from sim.engine.fitted import FittedModel
-from sim.engine.step_time import Batch, SplitsSteps, StepTimeModel
+from sim.engine.step_time import Batch, StepTimeModel
 from sim.errors import UserError
 from sim.hardware import Gpu
+
+
+@runtime_checkable
+class SplitsSteps(Protocol):
+    """A step-time model that knows what a step's time is made of."""
+
+    def parts(self, batch: Batch) -> dict[str, int]:
+        """Returns the step's nanoseconds by part (names of `STEP_PARTS`), which add up to it within rounding."""
 
 
 def gpu_at_clock(gpu: Gpu, factor: float) -> Gpu:

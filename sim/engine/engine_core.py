@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.decode_pool import DecodePool
@@ -27,22 +26,38 @@ from sim.engine.steady_steps import SteadySteps, decode_ahead
 from sim.engine.step_time import Batch, StepTimeModel
 
 
-@dataclass(slots=True)
 class InFlightBatch:
     """A dispatched step. Queue lengths are those right after `schedule()`; an empty step has start = end."""
 
-    output: SchedulerOutput
-    scheduled_ns: int
-    start_ns: int
-    end_ns: int
-    num_prefill_tokens: int
-    num_decodes: int
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
+    __slots__ = (
+        "end_ns",
+        "num_decodes",
+        "num_free_blocks",
+        "num_prefill_tokens",
+        "num_running",
+        "num_waiting",
+        "output",
+        "scheduled_ns",
+        "start_ns",
+    )
+
+    def __init__(  # noqa: PLR0917  # made once a step; keywords cost
+        self,
+        output: SchedulerOutput,
+        scheduled_ns: int,
+        times_ns: tuple[int, int],
+        tokens: tuple[int, int],
+        queue: tuple[int, int],
+        num_free_blocks: int,
+    ) -> None:
+        self.output = output
+        self.scheduled_ns = scheduled_ns
+        self.start_ns, self.end_ns = times_ns
+        self.num_prefill_tokens, self.num_decodes = tokens
+        self.num_running, self.num_waiting = queue
+        self.num_free_blocks = num_free_blocks
 
 
-@dataclass(slots=True)
 class StepOutputs:
     """What the clients get when a step completes.
 
@@ -55,11 +70,16 @@ class StepOutputs:
         finished: requests that got their last token.
     """
 
-    tokens: list[tuple[Request, bool]]
-    pooled: list[Request] = field(default_factory=list)
-    gaps: dict[tuple[int, int], int] = field(default_factory=dict)
-    first_tokens: list[Request] = field(default_factory=list)
-    finished: list[Request] = field(default_factory=list)
+    __slots__ = ("finished", "first_tokens", "gaps", "pooled", "tokens")
+
+    def __init__(
+        self, tokens: list[tuple[Request, bool]], pooled: list[Request], gaps: dict[tuple[int, int], int]
+    ) -> None:
+        self.tokens = tokens
+        self.pooled = pooled
+        self.gaps = gaps
+        self.first_tokens: list[Request] = []
+        self.finished: list[Request] = []
 
 
 class EngineCore:
@@ -162,7 +182,7 @@ class EngineCore:
         start_ns, end_ns, num_free_blocks = step
         num_decodes, num_waiting = steps.num_decodes, steps.num_waiting
         return InFlightBatch(
-            output, steps.now_ns, start_ns, end_ns, 0, num_decodes, num_decodes, num_waiting, num_free_blocks
+            output, steps.now_ns, (start_ns, end_ns), (0, num_decodes), (num_decodes, num_waiting), num_free_blocks
         )
 
     def is_stuck(self, batch: InFlightBatch) -> bool:
@@ -190,12 +210,9 @@ class EngineCore:
         batch = InFlightBatch(
             output,
             now_ns,
-            start_ns,
-            end_ns,
-            num_prefill_tokens,
-            num_decodes,
-            len(scheduler.running),
-            len(scheduler.waiting),
+            (start_ns, end_ns),
+            (num_prefill_tokens, num_decodes),
+            (len(scheduler.running), len(scheduler.waiting)),
             scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
         )
         if self.on_schedule is not None:

@@ -8,7 +8,6 @@ the nanosecond and the block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sim.core.decode_pool import DecodePool
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
 
 
-@dataclass(slots=True)
 class SteadySteps:
     """Completed steps in which all running requests decoded.
 
@@ -34,15 +32,28 @@ class SteadySteps:
         now_ns: when the last step ended.
     """
 
-    num_decodes: int
-    num_waiting: int
-    classes: dict[int, int]
-    now_ns: int
-    first: tuple[InFlightBatch, StepOutputs] | None = None
-    start_ns: list[int] = field(default_factory=list)
-    end_ns: list[int] = field(default_factory=list)
-    gap_ns: list[int] = field(default_factory=list)
-    num_free_blocks: list[int] = field(default_factory=list)
+    __slots__ = (
+        "classes",
+        "end_ns",
+        "first",
+        "gap_ns",
+        "now_ns",
+        "num_decodes",
+        "num_free_blocks",
+        "num_waiting",
+        "start_ns",
+    )
+
+    def __init__(self, num_decodes: int, num_waiting: int, classes: dict[int, int], now_ns: int) -> None:
+        self.num_decodes = num_decodes
+        self.num_waiting = num_waiting
+        self.classes = classes
+        self.now_ns = now_ns
+        self.first: tuple[InFlightBatch, StepOutputs] | None = None
+        self.start_ns: list[int] = []
+        self.end_ns: list[int] = []
+        self.gap_ns: list[int] = []
+        self.num_free_blocks: list[int] = []
 
     def add(self, pool: DecodePool, step: tuple[int, int, int]) -> None:
         """Counts a step (start, end, free blocks) as completed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 STEP_PARTS = ("gemm", "attention", "kv_reads", "sequences", "collectives", "host")
 """What a step's time is split into, where a model can: weights and matrix products, attention over prompt chunks,
@@ -16,7 +16,7 @@ reads of cached keys and values, what each sequence costs by itself (sampling, o
 that is not hidden."""
 
 
-@dataclass(slots=True)  # not frozen: made once a step, and a frozen dataclass takes three times as long
+@dataclass(init=False, slots=True)
 class Batch:
     """The composition of one engine step.
 
@@ -40,6 +40,24 @@ class Batch:
     decode_context: int
     chunk_context: int
     chunks: tuple[tuple[int, int], ...]
+
+    def __init__(  # noqa: PLR0917  # made once a step; written out, it is compiled too
+        self,
+        num_requests: int,
+        num_prefill_tokens: int,
+        num_decodes: int,
+        attention_pairs: int,
+        decode_context: int,
+        chunk_context: int,
+        chunks: tuple[tuple[int, int], ...],
+    ) -> None:
+        self.num_requests = num_requests
+        self.num_prefill_tokens = num_prefill_tokens
+        self.num_decodes = num_decodes
+        self.attention_pairs = attention_pairs
+        self.decode_context = decode_context
+        self.chunk_context = chunk_context
+        self.chunks = chunks
 
     @property
     def num_tokens(self) -> int:
@@ -76,14 +94,6 @@ class StepTimeModel(Protocol):
 
     def out_of_range(self) -> list[str]:
         """Returns one sentence for each direction in which a priced batch left the calibrated range, so far."""
-
-
-@runtime_checkable
-class SplitsSteps(Protocol):
-    """A step-time model that knows what a step's time is made of."""
-
-    def parts(self, batch: Batch) -> dict[str, int]:
-        """Returns the step's nanoseconds by part (names of `STEP_PARTS`), which add up to it within rounding."""
 
 
 @dataclass(frozen=True, slots=True)
