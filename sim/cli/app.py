@@ -17,6 +17,7 @@ from sim.cli.init import init
 from sim.cli.replay import replay
 from sim.cli.report import report
 from sim.cli.run import run
+from sim.cli.search import search
 from sim.cli.serve_metrics import serve_metrics
 from sim.cli.size import size
 from sim.cli.spot_check import spot_check
@@ -38,6 +39,7 @@ app.command()(check)
 app.command()(init)
 app.command()(size)
 app.command()(sweep)
+app.command()(search)
 app.command()(compare)
 app.command()(report)
 app.command(name="serve-metrics")(serve_metrics)

@@ -29,8 +29,8 @@ def sweep(  # noqa: PLR0917 - typer calls it, by name
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUES",
-            help="Values of a key, A,B,C or FROM:TO:STEP; may be repeated: every combination is simulated. users, "
-            "request_rate, max_concurrency and context_tokens are loads, other keys are as in --set.",
+            help="Values of a key, A,B,C, FROM:TO:STEP or FROM:TO:log; may be repeated: every combination is run. "
+            "users, request_rate, max_concurrency and context_tokens are loads, other keys are as in --set.",
         ),
     ] = None,
     set_: Annotated[

@@ -1,4 +1,4 @@
-"""What a sweep varies: `server.max_num_seqs=16,64,256`, `users=10:200:10`."""
+"""What a sweep varies: `server.max_num_seqs=16,64,256`, `users=10:200:10`, `server.max_num_seqs=16:512:log`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ LOADS: tuple[str, ...] = get_args(Search.model_fields["vary"].annotation)
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER}):({_NUMBER}):({_NUMBER})")
+_LADDER = re.compile(rf"({_NUMBER}):({_NUMBER}):log(?::(\d+))?")
 _ALMOST_RANGE = re.compile(rf"{_NUMBER}:{_NUMBER}(?::.*)?")
 _MOST_VALUES = 100_000
 _EXAMPLE = "for example server.max_num_seqs=16,64 or users=10:200:10"
@@ -100,10 +101,15 @@ def _expand(item: Any, text: str) -> list[Any]:
     """Returns the numbers of a range, both ends included, or the value itself."""
     if not isinstance(item, str):
         return [item]
+    ladder = _LADDER.fullmatch(item)
+    if ladder is not None:
+        return _climb(Decimal(ladder[1]), Decimal(ladder[2]), None if ladder[3] is None else int(ladder[3]), text)
     match = _RANGE.fullmatch(item)
     if match is None:
         if _ALMOST_RANGE.fullmatch(item):
-            raise UserError(f"--vary {text}: a range is FROM:TO:STEP in numbers, as in 10:200:10; got {item}")
+            raise UserError(
+                f"--vary {text}: a range is FROM:TO:STEP in numbers, as in 10:200:10, or FROM:TO:log; got {item}"
+            )
         return [item]
     first, last, step = (Decimal(number) for number in match.groups())
     if step == 0 or (last - first) / step < 0:
@@ -113,6 +119,24 @@ def _expand(item: Any, text: str) -> list[Any]:
         raise UserError(f"--vary {text}: {number} values; at most {_MOST_VALUES}")
     # Decimal, so that 0.1:0.3:0.1 ends at 0.3 and not before 0.30000000000000004.
     return [_plain(first + index * step) for index in range(number)]
+
+
+def _climb(first: Decimal, last: Decimal, number: int | None, text: str) -> list[Any]:
+    """Returns doublings from the first number to the last, both included; or so many numbers at equal ratios.
+
+    Those between whole numbers are whole, others have three digits.
+    """
+    if not 0 < first <= last:
+        raise UserError(f"--vary {text}: a logarithmic range climbs from a number above 0; got {first}:{last}:log")
+    if number is not None and not 2 <= number <= _MOST_VALUES:
+        raise UserError(
+            f"--vary {text}: FROM:TO:log:NUMBER has 2 values at least, {_MOST_VALUES} at most; got {number}"
+        )
+    ratio = 2.0 if number is None else float(last / first) ** (1 / (number - 1))
+    between = math.ceil(math.log2(last / first) - 1e-9) if number is None else number - 1
+    whole = all(end == end.to_integral_value() for end in (first, last))
+    climbed = [float(first) * ratio**step for step in range(1, between)]
+    return [_plain(first), *(round(each) if whole else float(f"{each:.3g}") for each in climbed), _plain(last)]
 
 
 def _plain(number: Decimal) -> int | float:

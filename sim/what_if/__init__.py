@@ -1,0 +1,1 @@
+"""What each flag does: one changed at a time, on the same requests."""
