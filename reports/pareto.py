@@ -10,6 +10,7 @@ from typing import Any
 
 from reports.document import Document
 from sim.capacity.loads import unit_of
+from sim.results.said_once import said_once
 from sim.results.storage import versions
 from sim.scenario.model import Scenario, scenario_hash
 from sim.search import Judge, Space, Trial, configure, distinct, front_of, serve_command
@@ -123,5 +124,4 @@ def _failure(trial: Trial) -> Document:
 
 
 def _warnings(front: list[Trial]) -> list[str]:
-    said = (text for trial in front if trial.outcome is not None for text in trial.outcome.warnings)
-    return list(dict.fromkeys(said))
+    return said_once(text for trial in front if trial.outcome is not None for text in trial.outcome.warnings)

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.run import at_one_load, run_overrides
-from sim.cli.sweep import _ends_by_signal, _file_name, _simulate
+from sim.cli.run import at_one_load, file_name, run_overrides
+from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
     from reports.document import Document
     from sim.scenario.model import Scenario
     from sim.search import Archive, FlagSearch, Judge, Prices, SearchProgress, Space
 
-_INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 _ALLOWED = {"preemptions": "preemptions", "broken": "objectives"}  # what --allow says -> the constraint it lifts
 _FIFTH, _LEAST, _MOST = 5, 24, 120  # trials, where the number is not given
 
@@ -98,17 +97,19 @@ def search(  # noqa: PLR0917 - typer calls it, by name
     """
     from joblib import cpu_count
 
+    from sim.draws import drawn_simulate
     from sim.search import FlagSearch
+    from sim.simulate import simulate
 
     given = _Given(scenario, tuple(set_ or ()), variant, seeds, seed, users, rate, concurrency)
     question = _question(given, (minimize, maximize), vary or [], allow or [], _prices(gpu_price or [], currency))
-    folder = out if out is not None else Path("out") / _file_name(question.base.name) / "search"
+    folder = out if out is not None else Path("out") / file_name(question.base.name) / "search"
     url = storage if storage is not None else str(folder / "search.db")
     archive = question.open(url)
     progress = Progress()
     made = FlagSearch(
-        question.base, question.space, question.judge, archive, _simulate(reference=False),
-        trials or question.default_trials(), batch, progress.report,
+        question.base, question.space, question.judge, archive, simulate,
+        trials or question.default_trials(), batch, drawn_simulate, progress.report,
     )  # fmt: skip
     interrupted = _make(made, progress, jobs or cpu_count())
     document = question.document(archive, url, interrupted=interrupted)
@@ -118,7 +119,7 @@ def search(  # noqa: PLR0917 - typer calls it, by name
         typer.echo(
             f"interrupted: {len(document['trials'])} trials are kept; the same command goes on from there", err=True
         )
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
     if not document["front"]:
         raise typer.Exit(1)
 
@@ -273,7 +274,7 @@ def _check_prices(space: Space, base: Scenario, prices: Prices, names: list[str]
 def _make(made: FlagSearch, progress: Progress, jobs: int) -> bool:
     """Makes the search; returns whether it was interrupted."""
     try:
-        with _ends_by_signal():
+        with ends_by_signal():
             made.run(jobs=jobs)
     except KeyboardInterrupt:
         return True

@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.capacity import CapacityResult, Point
 from sim.capacity.diagnosis import diagnose
+from sim.results.said_once import said_once
 from sim.scenario.model import Scenario
 from sim.search.measures import Measure, Prices, answer_point
 
@@ -116,7 +117,7 @@ class Judge:
             preemptions=preemptions,
             num_runs=len(point.runs),
             calibrated=all(run.calibrated for run in point.runs),
-            warnings=tuple(dict.fromkeys(text for run in point.runs for text in run.warnings)),
+            warnings=tuple(said_once(text for run in point.runs for text in run.warnings)),
         )
 
     def _value(self, measure: Measure, scenario: Scenario, point: Point, answer: float | None) -> float | None:

@@ -62,6 +62,8 @@ class FlagSearch:
         simulate: makes one run; picklable when there are several jobs.
         num_trials: configurations to simulate, those that the storage holds included.
         batch: how many are chosen before the next are.
+        drawn: scenario -> what makes its runs with step times drawn for each seed, or None where there is nothing to
+            draw: the interval of a capacity covers the fit then.
         report: is told of each trial.
     """
 
@@ -72,6 +74,7 @@ class FlagSearch:
     simulate: Simulate
     num_trials: int
     batch: int = 4
+    drawn: Callable[[Scenario], Simulate | None] | None = None
     report: Callable[[SearchProgress], None] | None = None
     _configurations: dict[int, Configuration] = field(default_factory=dict)
     _twins: dict[int, list[Trial]] = field(default_factory=dict)  # number -> trials that mean the same server
@@ -175,7 +178,7 @@ class FlagSearch:
         capacity, seeds = self.base.search is not None, _seeds(self.base)
         tasks = [(trial.number, seed) for trial in batch for seed in ((None,) if capacity else seeds)]
         found: dict[int, dict[int | None, Any]] = {trial.number: {} for trial in batch}
-        calls = [(self._scenario(number), self.simulate, seed) for number, seed in tasks]
+        calls = [(self._scenario(number), self.simulate, self.drawn, seed) for number, seed in tasks]
         for place, result in call_each(_simulate_one, calls, jobs=jobs):
             number, seed = tasks[place]
             found[number][seed] = result
@@ -243,11 +246,14 @@ def _seeds(base: Scenario) -> tuple[int, ...]:
     return tuple(range(base.run.seed, base.run.seed + base.run.seeds))
 
 
-def _simulate_one(task: tuple[Scenario, Simulate, int | None]) -> CapacityResult | RunMetrics:
+_Task = tuple[Scenario, Simulate, Callable[[Scenario], Simulate | None] | None, int | None]
+
+
+def _simulate_one(task: _Task) -> CapacityResult | RunMetrics:
     """Makes one run, or without a seed a whole capacity search, where it is called."""
-    scenario, simulate, seed = task
+    scenario, simulate, drawn, seed = task
     if seed is None:
-        return find_capacity(scenario, simulate)
+        return find_capacity(scenario, simulate, drawn=None if drawn is None else drawn(scenario))
     return summarize(simulate(scenario, seed=seed, load=None), scenario)
 
 

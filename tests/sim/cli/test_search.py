@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+import sim.search
 import sim.simulate
 from sim.cli.run import run
 from sim.cli.search import Progress, search
@@ -18,6 +19,7 @@ from sim.errors import UserError
 from sim.records import RunRecord
 from sim.scenario.model import Scenario
 from sim.search import SearchProgress, Trial
+from tests.factories import REPOSITORY
 from tests.sim.sweep.made import USERS, write
 
 OPEN = """
@@ -33,6 +35,8 @@ workload:
 objectives: [errors <= 1%]
 run: {seeds: 2}
 """
+README = Path(sim.search.__file__).with_name("README.md")
+DOCUMENTED = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("headcount search ")]
 FLAGS = ("--vary", "max_num_seqs=4,16", "--vary", "server.enable_prefix_caching=true,false")
 LATENCIES = ("--minimize", "ttft.p95,itl.p99", "--maximize", "throughput")
 
@@ -87,6 +91,16 @@ def test_the_front_as_table_plot_and_command_lines(scenario: Path, tmp_path: Pat
     page = (tmp_path / "out" / "pareto.html").read_text()
     assert page.count("<svg") >= 2
     assert all(row["serve"].replace("'", "&#39;") in page for row in document["front"])
+
+
+@pytest.mark.parametrize("line", DOCUMENTED)
+def test_the_documented_commands_do_what_is_said(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    _, _, path, *arguments = shlex.split(line)
+    result = invoke(Path(path), *arguments, out=tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "To start a server, and to simulate it again" in result.stdout
+    assert "vllm serve Qwen/Qwen2.5-7B-Instruct" in result.stdout
 
 
 def test_every_trial_can_be_run_alone_and_gives_the_same_numbers(scenario: Path) -> None:

@@ -58,10 +58,9 @@ class Served:
         self.asked.append(scenario)
         ttft_ms, tpot_ms = self.times(scenario)
         run = empty_run()
-        run.requests = [
-            finished(n, (100 + n) * S, round(ttft_ms * MS), decode_ns=round(10 * tpot_ms * MS), tokens=11)
-            for n in range(20)
-        ]
+        for n in range(20):
+            answer = finished(n, (100 + n) * S, round(ttft_ms * MS), decode_ns=round(10 * tpot_ms * MS), tokens=11)
+            run.requests.append(answer)
         run.arrivals_end_ns = 1000 * S
         run.end_ns = 1100 * S
         return run
