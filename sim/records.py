@@ -11,8 +11,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, starmap
 from operator import attrgetter
+from struct import Struct
 from typing import TypeAlias, overload
 
 
@@ -61,9 +62,11 @@ class RequestRecord:
 REQUEST_FIELDS = tuple(field.name for field in fields(RequestRecord))
 """The columns of a `RequestLog`."""
 
-_Packed: TypeAlias = tuple["array[int]", ...]
+_Packed: TypeAlias = "array[int]"
 _CHUNK = 4096
+_WIDTH = len(REQUEST_FIELDS)
 _values = attrgetter(*REQUEST_FIELDS)
+_row = Struct(f"{_WIDTH}q")
 
 
 class RequestLog(Sequence[RequestRecord]):
@@ -71,7 +74,7 @@ class RequestLog(Sequence[RequestRecord]):
 
     A record of Python integers takes three times the room of its values, and a run may have a million. So records are
     kept as they are only while something may still happen to them: 4,096 neighbours that have all ended are packed into
-    int64 columns when a later one is appended. From then on `log[i]` is a copy: to change it changes nothing.
+    int64 rows when a later one is appended. From then on `log[i]` is a copy: to change it changes nothing.
     """
 
     __slots__ = ("_chunks", "_open", "_tail")
@@ -87,8 +90,9 @@ class RequestLog(Sequence[RequestRecord]):
         """Returns a log of given columns, in the order of `REQUEST_FIELDS`."""
         log, size = cls(), len(columns[0])
         full = size - size % _CHUNK
-        log._chunks = [tuple(column[row : row + _CHUNK] for column in columns) for row in range(0, full, _CHUNK)]
-        log._tail = list(_unpacked(tuple(column[full:] for column in columns)))
+        for start in range(0, full, _CHUNK):
+            log._chunks.append(_packed(zip(*(column[start : start + _CHUNK] for column in columns), strict=True)))
+        log._tail = list(_unpacked(_packed(zip(*(column[full:] for column in columns), strict=True))))
         return log
 
     def append(self, record: RequestRecord) -> None:
@@ -111,11 +115,11 @@ class RequestLog(Sequence[RequestRecord]):
         found = _column()
         for first in range(start - start % _CHUNK, stop, _CHUNK):
             chunk = self._chunk(first)
-            rows = slice(max(0, start - first), stop - first)
-            if isinstance(chunk, tuple):
-                found += chunk[place][rows]
+            begin, end = max(0, start - first), min(_CHUNK, stop - first)
+            if isinstance(chunk, array):
+                found += chunk[begin * _WIDTH + place : end * _WIDTH : _WIDTH]
             else:
-                found.extend(getattr(record, name) for record in chunk[rows])
+                found.extend(getattr(record, name) for record in chunk[begin:end])
         return found
 
     def __iadd__(self, records: Iterable[RequestRecord]) -> RequestLog:
@@ -127,7 +131,7 @@ class RequestLog(Sequence[RequestRecord]):
 
     def __iter__(self) -> Iterator[RequestRecord]:
         return chain.from_iterable(
-            _unpacked(chunk) if isinstance(chunk, tuple) else chunk for chunk in chain(self._chunks, (self._tail,))
+            _unpacked(chunk) if isinstance(chunk, array) else chunk for chunk in chain(self._chunks, (self._tail,))
         )
 
     @overload
@@ -141,7 +145,7 @@ class RequestLog(Sequence[RequestRecord]):
             raise IndexError(f"no request {index} of {len(self)}")
         index %= len(self)
         chunk, row = self._chunk(index), index % _CHUNK
-        return next(_unpacked(tuple(c[row : row + 1] for c in chunk))) if isinstance(chunk, tuple) else chunk[row]
+        return next(_unpacked(chunk[row * _WIDTH : (row + 1) * _WIDTH])) if isinstance(chunk, array) else chunk[row]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -163,15 +167,18 @@ class RequestLog(Sequence[RequestRecord]):
         for place in self._open:
             chunk = self._chunks[place]
             if all(record.outcome for record in chunk):  # type: ignore[union-attr]
-                columns = zip(*map(_values, chunk), strict=True)
-                self._chunks[place] = tuple(array("q", column) for column in columns)
+                self._chunks[place] = _packed(map(_values, chunk))
             else:
                 still_open.append(place)
         self._open = still_open
 
 
-def _unpacked(columns: _Packed) -> Iterator[RequestRecord]:
-    for values in zip(*columns, strict=True):
+def _packed(rows: Iterable[tuple[int, ...]]) -> _Packed:
+    return array("q", b"".join(starmap(_row.pack, rows)))
+
+
+def _unpacked(rows: _Packed) -> Iterator[RequestRecord]:
+    for values in _row.iter_unpack(rows):
         record = RequestRecord(*values)
         record.outcome = Outcome(record.outcome)
         yield record
