@@ -11,6 +11,7 @@ from reports.content import Change, Fact, Headline, Limit, Tone
 from reports.context import Context
 from reports.document import Document
 from reports.sections.sweep import latency_chart
+from sim.capacity.loads import own_load
 from sim.scenario.model import Objective
 
 _MOST_LIMITS = 6
@@ -93,12 +94,31 @@ def _lines(context: Context) -> list[str]:
         lines.append(words("headline.ceiling", load=context.load(document["search"]["to"])))
     elif bounds["value"] is not None:
         lines.append(words("headline.one_seed"))
+    lines += _planned(context)
     if document["registered_people"] is not None:
         share = words.share(document["active_share"])
         lines.append(words("headline.registered", people=words.count(document["registered_people"]), share=share))
     if document["objectives"]:
         lines.append(words("headline.objectives", objectives=", ".join(document["objectives"])))
-    return lines
+    return [*lines, *_headroom(context)]
+
+
+def _planned(context: Context) -> list[str]:
+    """Says how much of the answer the load that the scenario itself names would take."""
+    words, scenario, value = context.words, context.source.scenario, context.document["supported_users"]["value"]
+    planned = own_load(scenario) if scenario is not None and scenario.search is not None else None
+    if not planned or not value or context.source.unit == "context_tokens":  # whose own load is one of users
+        return []
+    return [words("headline.planned", load=context.load(planned), share=words.share(planned / value, 2))]
+
+
+def _headroom(context: Context) -> list[str]:
+    """Says what is left of the KV cache and of the seats at the busiest moment of this load."""
+    words, point, seats = context.words, context.shown_point, context.seats
+    if point is None or point["kv"]["max"] is None or not seats:
+        return []
+    kv, taken = words.share(max(0.0, 1 - point["kv"]["max"]), 2), point["running"]["max"]
+    return [words("headline.headroom", kv=kv, free=max(0.0, seats - taken), seats=words.count(seats))]
 
 
 def binding_sentences(context: Context) -> list[str]:

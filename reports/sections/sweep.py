@@ -16,6 +16,7 @@ SLO_COLUMNS_S = (0.2, 0.5, 1.0, 2.0)
 
 _QUANTILES = (("p50", 2, 0), ("p95", 0, 1), ("p99", 1, 2))  # key, colour, dash
 _IN_SECONDS = ("ttft", "e2el", "queue")
+_BEND = 0.1  # of the chart: a curve that lies less below its chord is as good as straight
 _WIDE = 20  # a range this wide is shown on a logarithmic axis
 
 
@@ -44,6 +45,7 @@ def latency_chart(context: Context, kind: str) -> Chart | None:
         for q, colour, dash in _QUANTILES
     ]
     marks = _objective_marks(context, kind, scale)
+    bend = knee(loads, _values(points, kind, "p95", scale))
     heights = [y for each in series for y in each.y if y is not None and y > 0] + [mark.value for mark in marks]
     return Chart(
         key=f"{kind}_by_load",
@@ -53,10 +55,25 @@ def latency_chart(context: Context, kind: str) -> Chart | None:
         x=_load_axis(context, loads),
         y=Axis(words(f"latency.{kind}"), "s" if scale > 1 else "ms", _scale_of(heights)),
         series=tuple(series),
-        marks=(*marks, *_answer_mark(context)),
+        marks=(*marks, *_knee_mark(context, bend), *_answer_mark(context, bend)),
         bands=_interval_band(context),
         code="F1",
     )
+
+
+def knee(loads: Sequence[float], values: Sequence[float | None]) -> float | None:
+    """Returns the load at which a curve bends upwards most; None where it does not bend.
+
+    That is where it lies furthest below the straight line between its ends, both axes scaled to 1 (Satopaa et al. 2011,
+    "Finding a kneedle in a haystack", without smoothing: there are few points).
+    """
+    known = [(load, value) for load, value in zip(loads, values, strict=True) if value is not None]
+    if len(known) < 3 or known[-1][1] <= known[0][1]:
+        return None
+    (first, low), (last, high) = known[0], known[-1]
+    depths = [((load - first) / (last - first) - (value - low) / (high - low), load) for load, value in known]
+    depth, load = max(depths)
+    return load if depth >= _BEND else None
 
 
 def goodput_chart(context: Context) -> Chart:
@@ -247,9 +264,18 @@ def _objective_marks(context: Context, kind: str, scale: float) -> tuple[Mark, .
     )
 
 
-def _answer_mark(context: Context) -> tuple[Mark, ...]:
+def _answer_mark(context: Context, bend: float | None = None) -> tuple[Mark, ...]:
     value = context.document["supported_users"]["value"]
-    return (Mark("x", value, context.words("chart.answer", load=context.load(value)), "good"),) if value else ()
+    if not value:
+        return ()
+    key = "chart.answer_and_knee" if value == bend else "chart.answer"
+    return (Mark("x", value, context.words(key, load=context.load(value)), "good"),)
+
+
+def _knee_mark(context: Context, load: float | None) -> tuple[Mark, ...]:
+    if load is None or load == context.document["supported_users"]["value"]:
+        return ()
+    return (Mark("x", load, context.words("chart.knee", load=context.words.number(load))),)
 
 
 def _interval_band(context: Context) -> tuple[Band, ...]:

@@ -12,6 +12,7 @@ from reports.context import Prices
 from reports.html import render_html
 from reports.markdown import render_markdown
 from reports.model import build_report
+from reports.sections.sweep import knee
 from reports.source import Source
 from reports.words import LANGUAGES, Words
 from sim.capacity import find_capacity
@@ -81,7 +82,7 @@ def test_the_first_screen_answers(report: Report) -> None:
     assert 1 <= len(head.changes) <= 3
     assert all("→" in change.effect and "--set" in change.flag for change in head.changes)
     assert head.chart is not None
-    assert {mark.title for mark in head.chart.marks} == {"ttft.p95 <= 1s", head.answer}
+    assert {mark.title for mark in head.chart.marks} == {"ttft.p95 <= 1s", f"{head.answer}, the knee"}
 
 
 def test_a_change_is_shown_with_what_its_simulation_gave(report: Report) -> None:
@@ -267,3 +268,42 @@ def test_a_fitted_profile_shows_its_errors_and_its_coefficients() -> None:
     errors = next(table for table in report.tables() if table.key == "calibration")
     assert len(errors.rows) == len(source.document["step_times"]["errors"])
     render_html(report, EN)
+
+
+@pytest.mark.parametrize(
+    ("values", "load"),
+    [
+        ((1.0, 1.0, 1.0, 5.0), 30),
+        ((1.0, 3.0, 5.0, 7.0), None),  # straight
+        ((1.0, 4.0, 6.0, 7.0), None),  # bends down
+        ((7.0, 5.0, 3.0, 1.0), None),  # falls
+        ((1.0, None, 1.2, 5.0), 30),
+        ((None, None, 1.0, 5.0), None),  # too few
+    ],
+)
+def test_the_knee_is_where_a_curve_bends_upwards_most(values: tuple[float | None, ...], load: float | None) -> None:
+    assert knee((10, 20, 30, 40), values) == load
+
+
+def test_the_first_chart_marks_the_knee_the_answer_and_the_objective(report: Report) -> None:
+    assert report.headline is not None
+    assert report.headline.chart is not None
+    assert [mark.title for mark in report.headline.chart.marks] == ["ttft.p95 <= 1s", "35\u00a0users, the knee"]
+    other = next(figure for figure in report.figures() if figure.key == "e2el_by_load")
+    assert isinstance(other, Chart)
+    assert [mark.title for mark in other.marks] == ["knee 32", "35\u00a0users"]
+
+
+def test_headroom_at_the_peak_is_that_of_the_load_and_its_plan(report: Report) -> None:
+    source = sample.source()
+    point = source.point(35)
+    assert point is not None
+    kv, seats = EN.share(1 - point["kv"]["max"], 2), EN.number(32 - point["running"]["max"])
+    assert report.headline is not None
+    assert f"Headroom at its peak: {kv} of the KV cache, {seats} of 32 seats." in report.headline.lines
+    planned = Source.of_result(
+        override(sample.scenario(), {"workload.users": 28}), sample.searched()[0], sample.source()._runs
+    )
+    headline = build_report([planned], EN).headline
+    assert headline is not None
+    assert "Planned are 28\u00a0users: 80\u00a0% of that." in headline.lines
