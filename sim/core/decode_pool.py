@@ -22,13 +22,12 @@ Why the result is equal to the reference, token for token and block for block:
 from __future__ import annotations
 
 from bisect import insort
+from operator import attrgetter
 
 from sim.core.request import Request
 
-
-def running_order(request: Request) -> int:
-    """Sorts requests as they stand in `running`."""
-    return request.running_order
+running_order = attrgetter("running_order")
+"""Sorts requests as they stand in `running`."""
 
 
 class DecodePool:

@@ -56,8 +56,7 @@ class FastScheduler(Scheduler):
         if output.is_empty:
             return []
         assert self._in_flight.popleft() is output, "steps complete in the order in which they were scheduled"
-        if len(output.num_scheduled_tokens) > 1:
-            # Requests that left the pool since were added at the end.
+        if output.is_unsorted:
             output.num_scheduled_tokens = dict(
                 sorted(output.num_scheduled_tokens.items(), key=lambda item: item[0].running_order)
             )
@@ -106,6 +105,7 @@ class FastScheduler(Scheduler):
         output = SchedulerOutput()
         output.pooled_classes = dict(pool.classes)
         output.pooled_context = pool.context - len(pool.members)
+        output.close()
         self._in_flight.append(output)
         return output
 
@@ -282,6 +282,7 @@ class FastScheduler(Scheduler):
             request.num_output_placeholders += request.num_in_flight_tokens - num_in_flight_before
         insort(self._loose, request, key=running_order)
         for output in self._in_flight:
+            output.is_unsorted = bool(output.num_scheduled_tokens)  # it has been added at the end
             output.num_scheduled_tokens[request] = 1
             output.pooled_classes[request.class_id] -= 1
         self.kv_cache_manager.cache_blocks(request, self.pool.num_cacheable_tokens(request))

@@ -18,12 +18,16 @@ class SchedulerOutput:
             are the live tables: read them before the next call.
         hits: prefix-cache tokens of each admitted or resumed request, 0 included.
         preempted: requests preempted, in order.
+        is_empty: whether nothing is scheduled.
+        is_unsorted: whether requests were added to `num_scheduled_tokens` at the end that belong before others.
         num_prefix_queries: tokens looked up in the prefix cache by first admissions.
         num_prefix_hits: of those, found.
     """
 
     __slots__ = (
         "hits",
+        "is_empty",
+        "is_unsorted",
         "new_blocks",
         "num_prefix_hits",
         "num_prefix_queries",
@@ -42,15 +46,16 @@ class SchedulerOutput:
         self.new_blocks: dict[Request, Blocks] = {}
         self.hits: dict[Request, int] = {}
         self.preempted: list[Request] = []
+        self.is_empty = True
+        self.is_unsorted = False
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
+
+    def close(self) -> None:
+        """Notes that all is scheduled."""
+        self.is_empty = not self.num_scheduled_tokens and not self.pooled_classes
 
     @property
     def num_pooled(self) -> int:
         """How many requests decode in the pool."""
         return sum(self.pooled_classes.values())
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is scheduled."""
-        return not self.num_scheduled_tokens and not self.pooled_classes

@@ -64,6 +64,7 @@ class Scheduler:
         if not output.preempted:
             token_budget = self._schedule_waiting(output, threshold, token_budget)
         self._update_after_schedule(output)
+        output.close()
         return output
 
     def update_from_output(self, output: SchedulerOutput) -> list[tuple[Request, bool]]:
