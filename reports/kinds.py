@@ -128,6 +128,7 @@ def _answers(document: Document, ran: Sequence[Document]) -> list[str]:
     rows: list[tuple[str, Callable[[Document], str]]] = [
         (f"supported {unit}", _supported),
         ("  95 % interval", lambda each: _interval(each["supported_users"])),
+        ("  it covers", lambda each: " + ".join(each["supported_users"]["covers"]) or "-"),
         ("  breaks at", lambda each: _show(each["search"]["next_load"])),
         ("  broken there", lambda each: each["binding_objective"] or "-"),
         ("  bound by", lambda each: each["binding_resource"] or "-"),

@@ -11,6 +11,7 @@ from sim.capacity.point import Point
 from sim.capacity.result import CapacityResult
 from sim.capacity.runs import Load, Progress, Runs, Simulate
 from sim.deployment import AnyDeployment, plan, plan_server
+from sim.draws import drawn_simulate
 from sim.errors import UserError
 from sim.scenario.load import override
 from sim.scenario.model import Scenario
@@ -67,7 +68,8 @@ def compare_kinds(
             found.append(KindResult(kind, scenario, problem=str(error)))
             continue
         try:
-            result = find_capacity(of_kind, simulate, jobs=jobs, progress=progress)
+            drawn = None if of_kind.search is None else drawn_simulate(of_kind)
+            result = find_capacity(of_kind, simulate, jobs=jobs, progress=progress, drawn=drawn)
         except UserError as error:
             found.append(KindResult(kind, of_kind, deployment, problem=str(error)))
             continue
