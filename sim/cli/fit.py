@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def fit(  # noqa: PLR0917 - typer calls it, by name
+    out: Annotated[Path, typer.Option(metavar="PROFILE.yaml", help="The profile to write.", show_default=False)],
     data: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="Step records; or request tables (CSV), `vllm bench serve` results and GuideLLM reports; or ladders "
             "of closed-loop totals (CSV); or one folder of operator timings.",
             show_default=False,
             metavar="DATA...",
         ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="PROFILE.yaml", help="The profile to write.", show_default=False)],
+    ] = None,
     server: Annotated[
         Path | None,
         typer.Option(metavar="FLAGS.yaml", help="The measured server: model, gpu, version, flags, KV blocks."),
@@ -41,6 +41,12 @@ def fit(  # noqa: PLR0917 - typer calls it, by name
         str | None, typer.Option(help="Terms to fit, by comma. Default: those that the data can tell apart.")
     ] = None,
     tile_tokens: Annotated[int, typer.Option(min=1, help="Round tokens up to tiles in the compute term.")] = 1,
+    aiconfigurator: Annotated[
+        bool,
+        typer.Option(
+            "--aiconfigurator", help="Without DATA: a prior from the kernel tables of aiconfigurator-core (an extra)."
+        ),
+    ] = False,
     leave_one_out: Annotated[bool, typer.Option(help="Predict each run from the others.")] = True,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
 ) -> None:
@@ -61,6 +67,9 @@ def fit(  # noqa: PLR0917 - typer calls it, by name
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out}: there is no folder {out.parent}")
     given = {"model": model, "gpu": gpu, "version": version}
+    if aiconfigurator or not data:
+        _save_prior(out, _server(server, given, None), aiconfigurator, data)
+        return
     recorded = not data[0].is_dir() and is_step_record(data[0])
     choice = _server(server, given, data[0] if recorded else None)
     options = FitOptions(
@@ -78,6 +87,23 @@ def fit(  # noqa: PLR0917 - typer calls it, by name
     save_profile(outcome.profile, out)
     typer.echo("\n".join(outcome.report))
     typer.echo(f"profile written to {out}", err=True)
+
+
+def _save_prior(out: Path, choice: ServerChoice, asked: bool, data: list[Path] | None) -> None:
+    """Writes a profile that no measurement of a server is behind."""
+    from calibrate.aiconfigurator import export
+    from calibrate.fit import FitOptions
+    from sim.engine.profile import save_profile
+    from sim.errors import UserError
+
+    if not asked:
+        raise UserError("DATA: nothing to fit to; give measurements, or --aiconfigurator for a prior without any")
+    if data:
+        raise UserError(f"{data[0]}: --aiconfigurator makes a prior without measurements; give one or the other")
+    outcome = export(choice, FitOptions(name=out.stem, source="aiconfigurator-core"))
+    save_profile(outcome.profile, out)
+    typer.echo("\n".join(outcome.report))
+    typer.echo(f"profile written to {out}; it is a prior: predictions with it are marked uncalibrated", err=True)
 
 
 def _server(file: Path | None, given: dict[str, str | None], record: Path | None) -> ServerChoice:
