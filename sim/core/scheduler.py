@@ -102,9 +102,11 @@ class Scheduler:
     def _long_prefill_token_threshold(self) -> int:
         """Returns the cap on one request's tokens in this step, 0 for none: a lone request starves nobody."""
         config = self.config
-        num_requests = len(self.running) + len(self.waiting)
         threshold = config.long_prefill_token_threshold
-        if threshold <= 0 or num_requests <= 1:
+        if threshold <= 0:
+            return 0
+        num_requests = len(self.running) + len(self.waiting)
+        if num_requests <= 1:
             return 0
         if config.long_prefill_token_threshold_adaptive:
             return max(threshold, config.max_num_batched_tokens // num_requests)
