@@ -14,6 +14,7 @@ from sim.cli.fit import fit
 from sim.cli.fit_ollama import fit_ollama
 from sim.cli.import_log import import_log
 from sim.cli.init import init
+from sim.cli.plan import plan
 from sim.cli.replay import replay
 from sim.cli.report import report
 from sim.cli.run import run
@@ -41,6 +42,7 @@ app.command()(size)
 app.command()(sweep)
 app.command()(search)
 app.command()(compare)
+app.command()(plan)
 app.command()(report)
 app.command(name="serve-metrics")(serve_metrics)
 app.command()(calibrate)
