@@ -25,6 +25,12 @@ def other_settings(flags: Document) -> list[str]:
     return [f"{name} {flag['value']}{' (default)' if flag['default'] else ''}" for name, flag in flags.items()]
 
 
+def gpus_of_ollama(server: Document) -> str:
+    """Returns the GPUs of a server that puts its layers one after the other on them: it has no parallel size."""
+    count = server["tensor_parallel_size"] * server["pipeline_parallel_size"] * server["data_parallel_size"]
+    return f"{count} x {server['gpu']}" if count > 1 else str(server["gpu"])
+
+
 def memory_title(document: Document) -> str:
     """Returns the heading of the memory."""
     if document["server"]["kind"] == "ollama":

@@ -6,7 +6,7 @@ from typing import Any
 
 from reports.document import Document
 from reports.fleet import fleet_lines
-from reports.other_terminal import memory_title, other_limits, other_settings
+from reports.other_terminal import gpus_of_ollama, memory_title, other_limits, other_settings
 from reports.step_split import step_split_lines
 
 _WORDS = {
@@ -124,15 +124,11 @@ def _provenance(document: Document) -> list[str]:
         lines.append("  step times: UNCALIBRATED, an analytical roofline of the GPU and the model; no measurement")
     else:
         lines.append(f"  step times: UNCALIBRATED, profile {times['source']}, not fitted to this server")
-    parallel = "".join(
-        f" {short}{server[name]}"
-        for short, name in (("TP", "tensor_parallel_size"), ("PP", "pipeline_parallel_size"))
-        if server[name] > 1
-    )
+    gpus, parallel = server["gpu"], _parallel(server)
+    if server["kind"] == "ollama":
+        gpus, parallel = gpus_of_ollama(server), ""
     replicas = f", {server['replicas']} replicas" if "replicas" in server else ""
-    lines.append(
-        f"  server: {server['kind']} {server['version']}, {server['model']} on {server['gpu']}{parallel}{replicas}"
-    )
+    lines.append(f"  server: {server['kind']} {server['version']}, {server['model']} on {gpus}{parallel}{replicas}")
     lines.append(f"  flags: {_flags(server['flags'])}")
     lines.append(f"  runs: {_runs(document)}")
     if document["points"]:
@@ -141,6 +137,11 @@ def _provenance(document: Document) -> list[str]:
         text = _INTERVAL_OF_FIT if "fit" in document["supported_users"].get("covers", ()) else _INTERVAL
         lines += [f"  {text[0]}", f"    {text[1]}"]
     return lines
+
+
+def _parallel(server: Document) -> str:
+    sizes = (("TP", "tensor_parallel_size"), ("PP", "pipeline_parallel_size"))
+    return "".join(f" {short}{server[name]}" for short, name in sizes if server[name] > 1)
 
 
 def _window(document: Document) -> str:

@@ -29,7 +29,10 @@ def configuration_table(context: Context) -> Table:
     rows: list[tuple[Value | Cell, ...]] = [
         (words(f"server.{key}"), Cell(str(server[key]), "flag"), "") for key in ("kind", "version", "model", "gpu")
     ]
-    rows += [(key, Cell(server[key], "count"), "") for key in _PARALLEL if server[key] > 1 or key == _PARALLEL[0]]
+    if server["kind"] == "ollama":  # which puts its layers one after the other on them
+        rows.append((words("column.gpus"), Cell(num_gpus_of(context.document), "count"), ""))
+    else:
+        rows += [(key, Cell(server[key], "count"), "") for key in _PARALLEL if server[key] > 1 or key == _PARALLEL[0]]
     if "replicas" in server:
         rows += [("replicas", Cell(server["replicas"], "count"), ""), ("router", Cell(server["router"], "flag"), "")]
     for name, flag in server["flags"].items():

@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from sim.memory import ServerSpec
+    from sim.scenario.model import Scenario
 
 _Int = int | None
 _Float = float | None
@@ -67,17 +68,22 @@ def size(
     list_models: Annotated[bool, typer.Option("--list-models", help="Print the built-in models.")] = False,
     list_gpus: Annotated[bool, typer.Option("--list-gpus", help="Print the built-in GPUs.")] = False,
 ) -> None:
-    """Size the memory of a vLLM server: weights, activations, CUDA graphs, KV cache, and what that holds.
+    """Size the memory of a server: weights, activations, CUDA graphs, KV cache, and what that holds.
 
-    Options not given take the default of the release and the GPU. Exits with 0 if the server would start, 1 if vLLM
+    Options not given take the default of the release and the GPU. They are vLLM's; a scenario of kind ollama is sized
+    as it stands (change it with --set server.ollama.KEY=VALUE). Exits with 0 if the server would start, 1 if vLLM
     would refuse to, 2 on bad input.
     """
     given = locals()  # by the names of the flags, which are those of the fields they go to
     if list_models or list_gpus:
         _print_tables(models=list_models, gpus=list_gpus)
         return
-    request = _from_scenario(scenario, set_ or [], variant) if scenario else _Request()
-    report = _sized(request.changed_by(given), gpu_memory_gib, sliding_window)
+    loaded = _load(scenario, set_ or [], variant) if scenario else None
+    if loaded is not None and loaded.server.kind == "ollama":
+        report = _sized_ollama(loaded, given)
+    else:
+        request = _from_scenario(loaded) if loaded is not None else _Request()
+        report = _sized(request.changed_by(given), gpu_memory_gib, sliding_window)
     typer.echo(json.dumps(report.as_json(), ensure_ascii=False, indent=2) if as_json else report.as_text())
     if report.refusal is not None:
         raise typer.Exit(1)
@@ -116,11 +122,32 @@ def _changed(part: Any, given: dict[str, Any]) -> Any:
     return replace(part, **{name: given[name] for name in part.__slots__ if given.get(name) is not None})
 
 
-def _from_scenario(path: Path, overrides: list[str], variant: str | None) -> _Request:
-    from sim.memory import EngineFlags, MemoryOverrides, ServerSpec
+def _load(path: Path, overrides: list[str], variant: str | None) -> Scenario:
     from sim.scenario.load import load_scenario
 
-    scenario = load_scenario(path, overrides, variant)
+    return load_scenario(path, overrides, variant)
+
+
+def _sized_ollama(scenario: Scenario, given: dict[str, Any]) -> Any:
+    """Returns the report of an Ollama server, which has none of vLLM's flags."""
+    from sim.cli.size_ollama import OllamaReport
+    from sim.errors import UserError
+    from sim.ollama_deployment import plan_ollama
+
+    own = ("scenario", "set_", "variant", "as_json", "list_models", "list_gpus")
+    foreign = next((name for name, value in given.items() if name not in own and value is not None), None)
+    if foreign is not None:
+        option = "--" + foreign.replace("_", "-")
+        raise UserError(
+            f"{option}: sizes a vLLM server; {scenario.name} is of kind ollama: change it with --set "
+            "server.ollama.KEY=VALUE"
+        )
+    return OllamaReport(scenario.server.gpu, scenario.server.ollama.version, plan_ollama(scenario))
+
+
+def _from_scenario(scenario: Scenario) -> _Request:
+    from sim.memory import EngineFlags, MemoryOverrides, ServerSpec
+
     server = scenario.server
     spec = ServerSpec(
         version=server.version,

@@ -8,6 +8,7 @@ from reports.content import Finding, Findings, Report
 from reports.html import render_html
 from reports.model import build_report
 from reports.source import RunKey, Source
+from reports.terminal import render
 from reports.what_if import estimate_steps, simulate_what_if
 from reports.words import LANGUAGES, Words
 from sim.capacity import find_capacity
@@ -125,3 +126,12 @@ def test_ollamas_settings_are_proposed_and_not_vllms_flags() -> None:
 def test_vllm_has_no_such_table() -> None:
     made = report("server.kind=vllm")
     assert not any(table.code == "T11" for table in made.tables())
+
+
+def test_two_gpus_of_ollama_are_no_tensor_parallelism() -> None:
+    two = source(("server.tensor_parallel_size=2",))
+    assert "qwen2.5:7b on 2 x rtx-4090\n" in render(two.document)
+    settings = next(table for table in report("server.tensor_parallel_size=2").tables() if table.code == "T2")
+    values = {row[0]: getattr(row[1], "value", row[1]) for row in settings.rows}
+    assert values["GPUs"] == 2
+    assert "tensor_parallel_size" not in values

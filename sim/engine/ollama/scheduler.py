@@ -32,7 +32,8 @@ VRAM_RECOVERY_NS = 1_000_000_000
 """From unloading a model until the GPU's memory is free again: Ollama looks every 250 ms, 0.5 to 1.5 s as a rule."""
 
 Cause = Literal["room", "options", "keep_alive"]
-"""Why a model was unloaded: to make room, because a request wants it with other options, or nobody asked for it."""
+"""Why a model was unloaded: to make room, because a request wants it with other options, or nobody asked for it. (No
+load runs into OLLAMA_LOAD_TIMEOUT here: that is five minutes without progress, and these always progress.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Load:
     model_id: int
     start_ns: int
     end_ns: int
-    aborted: bool  # its client gave up before it was done
+    aborted: bool  # its client gave up before it was done, or it ran out of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Loaded:
     registered_ns: int
     ready_ns: int
     runner: Runner
+    overflows: bool = False  # its load is going to run out of memory
     is_ready: bool = False
     ref_count: int = 0
     keep_alive_ns: int | None = None
@@ -111,7 +113,8 @@ class Scheduler:
         queue_rule: who waits while a model loads.
         max_queue: OLLAMA_MAX_QUEUE.
         max_loaded_models: OLLAMA_MAX_LOADED_MODELS.
-        fit_share: part of the free memory that a model beside others may take.
+        fit_share: part of the free memory that a model beside others may take; below 1 (since 0.30) by Ollama's
+            prediction alone, which knows no buffers: a load may then run out of memory.
     """
 
     def __init__(
@@ -136,6 +139,7 @@ class Scheduler:
         self.loads: list[Load] = []
         self.unloads: list[Unload] = []
         self.rejected: list[OllamaRequest] = []  # answered 503 after all: the load that they waited for was aborted
+        self._alone: str | None = None  # a path whose load ran out of memory: all others go before it is tried again
         self._wait_until_ns: int | None = None  # the loop waits for memory to come back
         self._was_loaded: set[str] = set()
         self._loaded_of: dict[OllamaRequest, Loaded] = {}
@@ -144,7 +148,8 @@ class Scheduler:
         """Loads as many models as fit, in order, before the first request; each stays as if just used."""
         for model_id, model in enumerate(self.models):
             gpus = self._fit(model)
-            if model.path in self.loaded or gpus is None or len(self.loaded) >= self.max_loaded_models:
+            full = len(self.loaded) >= self.max_loaded_models
+            if model.path in self.loaded or gpus is None or full or self._overflows(model, gpus):
                 continue
             loaded = self._new(model_id, gpus, 0, 0)
             loaded.is_ready = True
@@ -234,7 +239,8 @@ class Scheduler:
             model = self.models[request.model_id]
             loaded = self.loaded.get(model.path)
             if loaded is None:
-                gpus = self._fit(model) if len(self.loaded) < self.max_loaded_models else None
+                has_room = len(self.loaded) < self.max_loaded_models and not (self.loaded and self._alone == model.path)
+                gpus = self._fit(model) if has_room else None
                 if gpus is not None:
                     self._start_load(request.model_id, gpus, now_ns)
                     return
@@ -265,24 +271,34 @@ class Scheduler:
 
     def _fit(self, model: ModelConfig) -> tuple[int, ...] | None:
         """Returns the GPUs that a model goes to; None: it has to wait for room. Alone it goes in any case."""
-        free = [self.host.gpu_bytes] * self.host.num_gpus
-        for loaded in self.loaded.values():
-            for gpu in loaded.gpus:
-                free[gpu] -= loaded.model.placement.gpu_bytes / len(loaded.gpus)
+        free, placement = self._free_bytes(), model.placement
         if not free:  # models in RAM alone
             taken = sum(loaded.model.placement.ram_bytes for loaded in self.loaded.values())
-            fits = not self.loaded or model.placement.ram_bytes <= self.host.ram_bytes - taken
+            fits = not self.loaded or placement.ram_bytes <= self.host.ram_bytes - taken
             return () if fits else None
         roomiest = max(range(len(free)), key=lambda gpu: free[gpu])
         share = self.fit_share if self.loaded else 1.0
-        wanted = max(model.placement.predicted_bytes, model.placement.gpu_bytes) if self.loaded else (
-            model.placement.gpu_bytes
-        )  # fmt: skip
+        wanted = placement.gpu_bytes
+        if self.loaded:
+            wanted = placement.predicted_bytes if share < 1 else max(placement.predicted_bytes, wanted)
         if wanted <= share * free[roomiest]:
             return (roomiest,)
         if not self.loaded or wanted <= share * sum(free):
             return tuple(range(len(free)))
         return None
+
+    def _free_bytes(self) -> list[float]:
+        """Returns what no loaded model has of each GPU."""
+        free = [self.host.gpu_bytes] * self.host.num_gpus
+        for loaded in self.loaded.values():
+            for gpu in loaded.gpus:
+                free[gpu] -= loaded.model.placement.gpu_bytes / len(loaded.gpus)
+        return free
+
+    def _overflows(self, model: ModelConfig, gpus: tuple[int, ...]) -> bool:
+        """Whether a load that the prediction lets begin takes more than is free beside the models loaded now."""
+        free = self._free_bytes()
+        return bool(self.loaded) and any(model.placement.gpu_bytes / len(gpus) > free[gpu] for gpu in gpus)
 
     def _needs_reload(self, loaded: Loaded, request: OllamaRequest) -> bool:
         """Whether a request asks for the file with other options than it was loaded with."""
@@ -315,12 +331,17 @@ class Scheduler:
     def _start_load(self, model_id: int, gpus: tuple[int, ...], now_ns: int) -> None:
         model = self.models[model_id]
         cached = model.path in self._was_loaded
+        overflows = self._overflows(model, gpus)
         loaded = self._new(model_id, gpus, now_ns, model.reload_ns if cached else model.load_ns)
+        loaded.overflows = overflows
         if loaded.ready_ns <= now_ns:
             self._end_load(loaded, now_ns)
 
     def _end_load(self, loaded: Loaded, now_ns: int) -> None:
-        loaded.is_ready = True
+        if loaded.overflows:
+            self._run_out_of_memory(loaded, now_ns)
+            return
+        loaded.is_ready, self._alone = True, None
         self._was_loaded.add(loaded.model.path)
         self.loads.append(Load(loaded.model_id, loaded.start_ns, now_ns, aborted=False))
         request, self.in_hand = self.in_hand, None
@@ -333,11 +354,21 @@ class Scheduler:
             self._idle(loaded, now_ns)
         self._work(now_ns)
 
+    def _run_out_of_memory(self, loading: Loaded, now_ns: int) -> None:
+        """Ends a load whose context or buffers found no room: all other models go, and it is tried once more, alone."""
+        del self.loaded[loading.model.path]
+        self.loads.append(Load(loading.model_id, loading.start_ns, now_ns, aborted=True))
+        self._was_loaded.add(loading.model.path)  # its file was read
+        self._alone = loading.model.path
+        for request in loading.lock:
+            self.queue.append(request)  # they hold no place in the channel, and are not turned away
+        self._work(now_ns)
+
     def _abort_load(self, loading: Loaded, now_ns: int) -> None:
         """Stops a load; those who waited for it have to ask again."""
         del self.loaded[loading.model.path]
         self.loads.append(Load(loading.model_id, loading.start_ns, now_ns, aborted=True))
-        self.in_hand = None
+        self.in_hand = self._alone = None
         for request in loading.lock:
             if request.state is not State.CANCELLED and not self.submit(request, now_ns):
                 self.rejected.append(request)

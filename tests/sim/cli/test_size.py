@@ -215,3 +215,51 @@ def test_sizing_needs_no_heavy_library() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
+
+
+OLLAMA = """
+name: desk
+server: {kind: ollama, model: qwen2.5:7b, gpu: rtx-3060, ollama: {num_ctx: 8192, num_parallel: 2}}
+workload: {kind: users, users: 2, classes: [{name: chat, first_prompt_tokens: 100, next_prompt_tokens: 50,
+  output_tokens: 50, turns: 3, think_time: 5s}]}
+objectives: []
+run: {duration: 1min}
+"""
+
+
+@pytest.fixture
+def ollama(tmp_path: Path) -> str:
+    path = tmp_path / "desk.yaml"
+    path.write_text(OLLAMA)
+    return str(path)
+
+
+def test_an_ollama_server_is_sized_by_its_context_product(ollama: str) -> None:
+    found = as_json(ollama)
+    (model,) = found["models"]
+    assert (model["num_parallel"], model["num_ctx"]) == (2, 8192)
+    assert model["context_gib"] == pytest.approx(2 * 8192 * 2 * 28 * 4 * 128 * 2 / 2**30, abs=1e-3)
+    assert model["gpu_gib"] == pytest.approx(model["weights_gib"] + model["context_gib"] + 0.6, abs=1e-3)
+    code, text = run(ollama)
+    assert code == 0
+    assert "2 x 8,192 = 16,384 tokens of 57,344 bytes" in text
+    assert "vLLM" not in text
+
+
+def test_two_models_that_take_turns_are_said(ollama: str) -> None:
+    two = "server.ollama.models=[{model: 'qwen2.5:7b'}, {model: 'qwen2.5:14b', classes: [chat]}]"
+    assert as_json(ollama, "--set", two)["fit_together"] is False
+    assert "all models at once: they do not fit, and take turns" in run(ollama, "--set", two)[1]
+    small = "server.ollama.models=[{model: 'qwen2.5:0.5b'}, {model: 'qwen2.5:1.5b', classes: [chat]}]"
+    assert as_json(ollama, "--set", small)["fit_together"] is True
+
+
+def test_vllms_flags_size_no_ollama_server(ollama: str) -> None:
+    with pytest.raises(UserError, match=r"--max-num-seqs: sizes a vLLM server; desk is of kind ollama"):
+        run(ollama, "--max-num-seqs", "4")
+
+
+def test_slots_that_do_not_fit_are_one_line(ollama: str) -> None:
+    with pytest.raises(UserError, match=r"ollama.num_parallel: 200 slots of 8,192 tokens do not fit") as caught:
+        run(ollama, "--set", "server.ollama.num_parallel=200")
+    assert "\n" not in str(caught.value)

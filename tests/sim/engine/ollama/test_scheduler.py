@@ -161,6 +161,33 @@ def test_the_first_model_loads_whatever_its_size() -> None:
     assert count(run, Outcome.FINISHED) == 1
 
 
+def test_a_load_that_runs_out_of_memory_is_tried_again_alone() -> None:
+    """Predicted are 14 of 18 GiB free, which is let through; with its buffers it takes 19."""
+    models = [model("first"), model("second", placed(gib=19, predicted_gib=14))]
+    run = serve([ask(0, 0), ask(1, 1, at_ms=1000), ask(2, 0, at_ms=20_000)], models)
+    assert run.ollama is not None
+    loads = [(models[load[0]].name, (load[2] - load[1]) / S, load[3]) for load in run.ollama.loads]
+    assert loads == [("second", 2, True), ("second", 2, False), ("first", 2, False)]
+    assert [models[unload[0]].name for unload in run.ollama.unloads] == ["first", "second"]
+    assert answers(run)[1].load_duration == 2 * S + VRAM_RECOVERY_NS + 2 * S
+    assert count(run, Outcome.FINISHED) == 3
+
+
+def test_those_who_waited_for_it_wait_on() -> None:
+    models = [model("first"), model("second", placed(gib=19, predicted_gib=14))]
+    asks = [ask(0, 0, output=300), *(ask(n, 1, at_ms=1000 + 500 * n) for n in range(1, 5))]
+    run = serve(asks, models, max_queue=1)
+    assert count(run, Outcome.FINISHED) == 5
+    assert all(answers(run)[n].load_duration > 3 * S for n in range(1, 5))  # the first answer takes 3 s
+
+
+def test_releases_that_measure_never_begin_such_a_load() -> None:
+    models = [model("first"), model("second", placed(gib=19, predicted_gib=14))]
+    run = serve([ask(0, 0), ask(1, 1, at_ms=1000)], models, fit_share=1.0)
+    assert run.ollama is not None
+    assert [load[3] for load in run.ollama.loads] == [False]
+
+
 def test_a_second_gpu_takes_the_second_model_and_both_compute_at_full_speed() -> None:
     models = [model("first", placed(gib=15)), model("second", placed(gib=15))]
     both = [ask(0, 0, output=100), ask(1, 1, output=100)]
