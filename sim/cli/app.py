@@ -23,6 +23,7 @@ from sim.cli.serve_metrics import serve_metrics
 from sim.cli.size import size
 from sim.cli.spot_check import spot_check
 from sim.cli.sweep import sweep
+from sim.cli.what_if import what_if
 from sim.errors import UserError
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.command()(init)
 app.command()(size)
 app.command()(sweep)
 app.command()(search)
+app.command(name="what-if")(what_if)
 app.command()(compare)
 app.command()(plan)
 app.command()(report)
