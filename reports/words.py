@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -25,6 +26,23 @@ def load_texts(lang: str) -> dict[str, str]:
     from ruamel.yaml import YAML  # noqa: PLC0415 - a tenth of a second that other commands need not pay
 
     return _flat(YAML(typ="safe").load(_FOLDER / f"{lang}.yaml"), "")
+
+
+@cache
+def load_said(lang: str) -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Returns what the simulation itself says, as a pattern, with the sentence for it in a language."""
+    path = _FOLDER / f"said.{lang}.yaml"
+    if not path.is_file():
+        return ()
+    from ruamel.yaml import YAML  # noqa: PLC0415 - see load_texts
+
+    entries = YAML(typ="safe").load(path)
+    return tuple((_pattern(entry["said"]), entry["here"]) for entry in entries)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = (re.escape(before) + (f"(?P<{name}>.+?)" if name else "") for before, name, _, _ in Formatter().parse(text))
+    return re.compile("".join(parts))
 
 
 def placeholders(text: str) -> set[str]:
@@ -72,6 +90,14 @@ class Words:
         """Returns the text of a key, its placeholders filled; numbers among the values are written by the locale."""
         shown = {name: each if isinstance(each, str) else self.number(each) for name, each in values.items()}
         return self.texts[key].format(**shown)
+
+    def said(self, text: str) -> str:
+        """Returns a sentence of the simulation in this language, its numbers by the locale; an unknown one as it is."""
+        for pattern, here in load_said(self.lang):
+            match = pattern.fullmatch(text)
+            if match is not None:
+                return here.format(**{name: self._local_number(value) for name, value in match.groupdict().items()})
+        return text
 
     def has(self, key: str) -> bool:
         """Returns whether the language has a text of that key."""
@@ -150,6 +176,10 @@ class Words:
             case "flag":
                 return str(value)
         return self.number(value)
+
+    def _local_number(self, text: str) -> str:
+        """Writes a number that stands as text by the rules of the locale; other texts as they are."""
+        return self._local(text) if re.fullmatch(r"-?\d{1,3}(,\d{3})*(\.\d+)?|-?\d+(\.\d+)?", text) else text
 
     def _local(self, text: str) -> str:
         """Turns the marks of a number as Python writes it into those of the locale, and its hyphen into a minus."""

@@ -24,12 +24,12 @@ def checked_section(check: CheckSource, words: Words, shown: Chart | None = None
     spread = document["median_spread_percent"]
     text = words("checked.one_run") if spread is None else words("checked.spread", spread=words.share(spread / 100, 2))
     blocks.append(Paragraph(text))
-    blocks += [Paragraph(words("checked.reason", reason=reason), "warn") for reason in document["reasons"]]
+    blocks += [Paragraph(words("checked.reason", reason=words.said(reason)), "warn") for reason in document["reasons"]]
     blocks.append(error_table(check, words))
     measured = scatter(check, words)
     blocks += [measured] if shown is None or shown.key != measured.key else []
     blocks += [overlay(check, words, kind) for kind in _LATENCIES if document["distributions"][kind]["simulated"]]
-    blocks += [Paragraph(text, "warn") for text in document["warnings"]]
+    blocks += [Paragraph(words.said(text), "warn") for text in document["warnings"]]
     return Section(check.key, words("section.checked", name=check.name), tuple(blocks))
 
 

@@ -24,8 +24,8 @@ def provenance_section(context: Context) -> Section:
         blocks.append(Paragraph(words("provenance.interval_fit" if of_fit else "provenance.interval")))
     blocks.append(Paragraph(words("provenance.seeds", seeds=", ".join(str(seed) for seed in document["seeds"]))))
     if document["points"]:
-        blocks.append(Paragraph(words("provenance.window", window=document["points"][-1]["window"])))
-    blocks += [Paragraph(text, "warn") for text in (*document["notes"], *document["warnings"])]
+        blocks.append(Paragraph(words("provenance.window", window=words.said(document["points"][-1]["window"]))))
+    blocks += [Paragraph(words.said(text), "warn") for text in (*document["notes"], *document["warnings"])]
     return Section("provenance", words("section.provenance"), tuple(blocks))
 
 

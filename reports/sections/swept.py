@@ -56,7 +56,7 @@ def swept_section(sweep: SweepSource, words: Words, shown: Chart | None = None) 
         blocks += [axis_chart(sweep, words, kind) for kind in _SCALES if _is_numeric(sweep)]
     blocks.append(trade_chart(sweep, words))
     blocks.append(point_table(sweep, words))
-    blocks += [Paragraph(text, "warn") for text in sweep.document["warnings"]]
+    blocks += [Paragraph(words.said(text), "warn") for text in sweep.document["warnings"]]
     kept = (block for block in blocks if shown is None or not isinstance(block, Chart) or block.key != shown.key)
     return Section(sweep.key, words("section.swept", name=sweep.name), tuple(kept))
 
