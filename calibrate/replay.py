@@ -6,6 +6,7 @@ which it wanted to send them, and wait for the cap again. Errors at saturation w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,9 @@ from calibrate.readers.measured import MeasuredRun
 from sim.api_server import ApiServer
 from sim.deployment import Deployment
 from sim.engine.engine_core import EngineCore
+from sim.engine.lockstep import run_in_step
 from sim.engine.process import run as run_engine
+from sim.engine.profile_terms import FittedStepTime
 from sim.engine.step_time import ClientLatency, StepTimeModel
 from sim.records import RequestLog, RunRecord
 from sim.workload.client import Workload
@@ -107,8 +110,9 @@ def simulate_requests(
 ) -> RunRecord:
     """Runs recorded requests through a server; the records come back in the order of the requests.
 
-    Several replicas (data parallelism) get the requests in turn and then run by themselves, each with its share of the
-    client's cap: vLLM hands each request to the replica with the fewest, which under steady load is the same.
+    Several replicas (data parallelism) get the requests in turn, each with its share of the client's cap: vLLM hands
+    each request to the replica with the fewest, which under steady load is the same. Those of a model with experts
+    step together (`sim.engine.lockstep`), others run by themselves.
     """
     workload = _workload(requests, max_concurrency)
     cache, scheduler = deployment.cache_config, deployment.scheduler_config
@@ -121,12 +125,12 @@ def simulate_requests(
         num_replicas=replicas,
         calibrated=model.calibrated,
     )
-    if replicas == 1:
-        _run(record, workload, deployment, model, latency=latency)
-    for replica in range(replicas if replicas > 1 else 0):
-        rows = np.arange(replica, len(requests), replicas)
+    workloads = [workload]
+    if replicas > 1:
         cap = None if max_concurrency is None else max(1, max_concurrency // replicas)
-        _run(record, _workload(requests.take(rows), cap), deployment, model, latency=latency, replica=replica)
+        shares = [requests.take(np.arange(replica, len(requests), replicas)) for replica in range(replicas)]
+        workloads = [_workload(share, cap) for share in shares]
+    _run(record, workloads, deployment, model, latency)
     replayed = list(record.requests)
     for request in replayed if replicas > 1 else ():
         request.request_id = request.request_id * replicas + request.replica  # its row in `requests`
@@ -137,18 +141,30 @@ def simulate_requests(
 
 def _run(
     record: RunRecord,
-    workload: Workload,
+    workloads: Sequence[Workload],
     deployment: Deployment,
     model: StepTimeModel,
-    *,
     latency: ClientLatency,
-    replica: int = 0,
 ) -> None:
-    engine = EngineCore(deployment.scheduler_config, deployment.cache_config, model)
-    server = ApiServer(workload, engine, record, limits=deployment.limits, latency=latency, replica=replica)
-    record.end_ns = max(record.end_ns, run_engine(engine, server))
-    record.arrivals_end_ns = max(record.arrivals_end_ns, workload.arrivals_end_ns)
-    record.warnings += server.warnings()
+    """Runs a server of one engine a workload."""
+    engines = [EngineCore(deployment.scheduler_config, deployment.cache_config, model) for _ in workloads]
+    servers = [
+        ApiServer(workload, engine, record, limits=deployment.limits, latency=latency, replica=replica)
+        for replica, (workload, engine) in enumerate(zip(workloads, engines, strict=True))
+    ]
+    if len(engines) > 1 and deployment.model.is_moe:
+        record.end_ns = run_in_step(engines, servers, model, largest_graph=_largest_graph(deployment))
+    else:
+        record.end_ns = max(run_engine(engine, server) for engine, server in zip(engines, servers, strict=True))
+    record.arrivals_end_ns = max(workload.arrivals_end_ns for workload in workloads)
+    for server in servers:
+        record.warnings += server.warnings()
+
+
+def _largest_graph(deployment: Deployment) -> int:
+    profile = deployment.profile
+    sizes = profile.step_time.graph_sizes if profile and isinstance(profile.step_time, FittedStepTime) else ()
+    return max(sizes, default=0)
 
 
 def _workload(requests: Trace, max_concurrency: int | None) -> Workload:

@@ -128,7 +128,7 @@ class EngineCore:
             The oldest batch in flight, taken off the queue; None when the queue has room: dispatch again at once.
         """
         if self.scheduler.has_unfinished_requests():
-            batch = self._schedule(now_ns)
+            batch = self.schedule(now_ns)
             self.batch_queue.append(batch)
             if len(self.batch_queue) < self.batch_queue_size and not batch.output.is_empty:
                 return None
@@ -193,7 +193,8 @@ class EngineCore:
         idle = batch.output.is_empty and not batch.output.preempted and not self.batch_queue
         return idle and batch.num_running == 0 and batch.num_waiting > 0
 
-    def _schedule(self, now_ns: int) -> InFlightBatch:
+    def schedule(self, now_ns: int) -> InFlightBatch:
+        """Schedules and prices one step, whether or not the queue has room (`dispatch` looks at that)."""
         output = self.scheduler.schedule()
         for request in output.hits:
             if request.scheduled_ns < 0:
