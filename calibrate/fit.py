@@ -290,13 +290,13 @@ def _profile(
     errors: Sequence[ErrorTable],
 ) -> Profile:
     estimates = {
-        term.key: Estimate(value=_rounded(term.value), stderr=_rounded(term.stderr or 0.0), remark=term.remark)
+        term.key: Estimate(value=rounded(term.value), stderr=rounded(term.stderr or 0.0), remark=term.remark)
         for term in terms
     }
     step_time = form.step_time(estimates)
     places = [i for i, term in enumerate(terms) if not term.key.startswith("client.") and term.value > 0]
     names = tuple(terms[i].key for i in places)
-    rows = tuple(tuple(_rounded(float(covariance[i, j])) for j in places) for i in places)
+    rows = tuple(tuple(rounded(float(covariance[i, j])) for j in places) for i in places)
     return Profile(
         format=1,
         name=options.name,
@@ -339,8 +339,8 @@ def _case_errors(found: RequestFit, spread: Mapping[Key, float]) -> list[ErrorTa
             MeasuredError(
                 metric=row.metric,  # type: ignore[arg-type]  # Row names them as MeasuredError does
                 statistic=row.statistic,
-                measured=_rounded(row.measured),
-                predicted=_rounded(row.predicted),
+                measured=rounded(row.measured),
+                predicted=rounded(row.predicted),
                 server_spread_percent=spread.get((row.metric, row.statistic)),
             )
             for row in result.comparison.rows
@@ -355,7 +355,7 @@ def _case_errors(found: RequestFit, spread: Mapping[Key, float]) -> list[ErrorTa
 def _step_errors(band: str, residuals: Sequence[float]) -> ErrorTable:
     """Returns a band's error as that of its total time, each step counting alike."""
     predicted = 100.0 + float(np.mean(residuals))
-    row = MeasuredError(metric="duration_s", measured=100.0, predicted=_rounded(predicted))
+    row = MeasuredError(metric="duration_s", measured=100.0, predicted=rounded(predicted))
     return ErrorTable(run=f"steps: {band} (in per cent of the measured)", held_out=True, rows=(row,))
 
 
@@ -366,6 +366,6 @@ def _bands(results: Sequence[CaseResult]) -> dict[str, list[float]]:
     return {band: errors for band, errors in bands.items() if errors}
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """Rounds to five significant digits: the rest is noise."""
     return float(f"{value:.5g}")

@@ -34,32 +34,14 @@ TERMS = {
 }
 """What is fitted, and about where it starts."""
 
+# fmt: off
 _COUNTS = (
-    1,
-    8,
-    16,
-    32,
-    48,
-    64,
-    96,
-    128,
-    160,
-    192,
-    224,
-    256,
-    272,
-    304,
-    320,
-    336,
-    384,
-    400,
-    448,
-    512,
-    513,
-    528,
-    592,
+    1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 272, 304, 320, 336, 384, 400, 448, 512, 513, 528, 592,
     640,
 )
+# fmt: on
+"""Where the table of what depends on tokens alone is read: captured sizes, and both sides of where tiles jump."""
+
 _NUM_STEPS = 3000
 _SHARE_DECODES_ONLY = 0.5
 _SHARE_PROMPTS_ONLY = 0.12

@@ -101,7 +101,7 @@ def _plain(node: Any) -> Any:
 
 
 def _writable(data: Any) -> Any:
-    """Turns tuples into lists; a mapping or list without nested ones is written on one line."""
+    """Turns tuples into lists; what is short and plain, or numbers alone, is written on one line, wrapped."""
     if isinstance(data, dict):
         return _flow(CommentedMap((key, _writable(value)) for key, value in data.items()), data.values())
     if isinstance(data, list | tuple):
@@ -113,7 +113,14 @@ def _flow(node: Any, values: Any) -> Any:
     short = sum(len(str(value)) + 12 for value in values) < 110
     if short and not any(isinstance(value, dict | list | tuple) for value in values):
         node.fa.set_flow_style()
+    table = not isinstance(node, CommentedMap) and all(_are_numbers(row) and len(row) == 2 for row in values)
+    if table or _are_numbers(values):
+        node.fa.set_flow_style()
     return node
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, int | float) for value in values)
 
 
 def _place(tree: CommentedMap, error: ErrorDetails) -> tuple[int, int]:
