@@ -43,10 +43,8 @@ def search_document(
         interrupted: whether the search was stopped before its end.
         run_command: parameters -> the command line that makes the trial again.
     """
-    made = distinct(trials)
-    front = front_of(trials, judge)
+    made, front = distinct(trials), front_of(trials, judge)
     rows = {trial.number: _trial(base, judge, trial, run_command) for trial in made}
-    shown = _without_equals(front, judge, rows)
     return {
         "format": FORMAT,
         "scenario": base.name,
@@ -66,7 +64,7 @@ def search_document(
         "num_refused": sum(trial.state == "refused" for trial in trials),
         "num_failed": sum(trial.state == "failed" for trial in trials),
         "calibrated": bool(front) and all(rows[trial.number]["calibrated"] for trial in front),
-        "front": shown,
+        "front": _without_equals(front, judge, rows),
         "trials": [rows[trial.number] for trial in made],
         "failures": [_failure(trial) for trial in trials if trial.state in ("refused", "failed")],
         "warnings": _warnings(front),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from reports.content import Axis, Block, Cell, Chart, Column, Paragraph, Report, Section, Series, Table, Value
@@ -67,7 +66,10 @@ def _table(key: str, title: str, trials: list[Document], document: Document, wor
     flags, objectives = list(document["vary"]), document["objectives"]
     columns = [Column("trial", words("pareto.trial"), "count")]
     columns += [Column(flag, flag.removeprefix("server."), "flag") for flag in flags]
-    columns += [Column(each["metric"], each["metric"], "number", each["unit"]) for each in objectives]
+    units = [_unit(each, trials) for each in objectives]
+    columns += [
+        Column(each["metric"], each["metric"], "number", unit) for each, unit in zip(objectives, units, strict=True)
+    ]
     columns += [
         Column("load", words(f"load.{document['unit']}.title"), "number"),
         Column("verdict", words("column.verdict"), "text"),
@@ -76,7 +78,10 @@ def _table(key: str, title: str, trials: list[Document], document: Document, wor
         (
             row["trial"],
             *(as_text(row["parameters"][flag]) for flag in flags),
-            *(row["measures"][each["metric"]] for each in objectives),
+            *(
+                _in_unit(row["measures"][each["metric"]], each["unit"], unit)
+                for each, unit in zip(objectives, units, strict=True)
+            ),
             row["load"],
             _verdict(row, words),
         )
@@ -109,15 +114,17 @@ def _charts(document: Document, words: Words) -> list[Chart]:
 
 
 def _chart(across: Document, up: Document, document: Document, words: Words) -> Chart:
+    """Draws what is allowed alone: what is not lies far off, and would press all others together."""
     front = {row["trial"] for row in document["front"]} | {each for row in document["front"] for each in row["equal"]}
     groups = (
-        ("front", [row for row in document["trials"] if row["trial"] in front], 0, 0),
-        ("beaten", [row for row in document["trials"] if row["feasible"] and row["trial"] not in front], 1, 1),
-        ("infeasible", [row for row in document["trials"] if not row["feasible"]], 3, 2),
+        ("front", [row for row in document["trials"] if row["trial"] in front]),
+        ("beaten", [row for row in document["trials"] if row["feasible"] and row["trial"] not in front]),
     )
+    shown = [each for _, rows in groups for each in rows]
+    axes = tuple(_axis(each, shown) for each in (across, up))
     series = tuple(
-        Series(name, words(f"pareto.{name}"), *_places(rows, across, up), colour, "dots", dash)
-        for name, rows, colour, dash in groups
+        Series(name, words(f"pareto.{name}"), *_places(rows, (across, up), axes), place, "dots", place)
+        for place, (name, rows) in enumerate(groups)
         if rows
     )
     title = words("pareto.chart", up=up["metric"], across=across["metric"])
@@ -126,22 +133,42 @@ def _chart(across: Document, up: Document, document: Document, words: Words) -> 
         title=title,
         caption=words("pareto.caption", seeds=len(document["seeds"])),
         alt=words("pareto.alt", title=title, front=len(document["front"])),
-        x=_axis(across, [x for each in series for x in each.x]),
-        y=_axis(up, [y for each in series for y in each.y if y is not None]),
+        x=axes[0],
+        y=axes[1],
         series=series,
     )
 
 
-def _places(rows: list[Document], across: Document, up: Document) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
-    known = [row["measures"] for row in rows if row["measures"][across["metric"]] is not None]
-    return tuple(each[across["metric"]] for each in known), tuple(each[up["metric"]] for each in known)
+def _places(
+    rows: list[Document], objectives: tuple[Document, Document], axes: tuple[Axis, ...]
+) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
+    """Returns where the trials lie, in the units of the axes."""
+    across, up = (
+        tuple(_in_unit(row["measures"][each["metric"]], each["unit"], axis.unit) for row in rows)
+        for each, axis in zip(objectives, axes, strict=True)
+    )
+    known = [(x, y) for x, y in zip(across, up, strict=True) if x is not None]
+    return tuple(x for x, _ in known), tuple(y for _, y in known)
 
 
-def _axis(objective: Document, values: list[float]) -> Axis:
+def _axis(objective: Document, rows: list[Document]) -> Axis:
+    known = [row["measures"][objective["metric"]] for row in rows]
+    values = [value for value in known if value is not None]
     scale: Literal["linear", "log"] = "linear"
-    if values and min(values) > 0 and math.log(max(values) / min(values)) > math.log(_WIDE):
+    if values and min(values) > 0 and max(values) > _WIDE * min(values):
         scale = "log"
-    return Axis(objective["metric"], objective["unit"], scale)
+    return Axis(objective["metric"], _unit(objective, rows), scale)
+
+
+def _unit(objective: Document, rows: list[Document]) -> str:
+    """Returns the unit that suits the values: milliseconds where all lie below a second."""
+    known = [row["measures"][objective["metric"]] for row in rows]
+    short = all(value < 1 for value in known if value is not None)
+    return "ms" if objective["unit"] == "s" and short else str(objective["unit"])
+
+
+def _in_unit(value: float | None, unit: str, wanted: str) -> float | None:
+    return value if value is None or unit == wanted else 1000 * value
 
 
 def _required(document: Document, words: Words) -> str:

@@ -60,7 +60,9 @@ def search(  # noqa: PLR0917 - typer calls it, by name
     ] = None,
     gpu_price: Annotated[
         list[str] | None,
-        typer.Option(metavar="PRICE", help="Price of a GPU hour, for cost; or GPU=PRICE, may be repeated."),
+        typer.Option(
+            "--gpu-price", "--price", metavar="PRICE", help="Of a GPU hour, for cost; or GPU=PRICE, may be repeated."
+        ),
     ] = None,
     currency: Annotated[str, typer.Option(help="Of the price.")] = "USD",
     set_: Annotated[

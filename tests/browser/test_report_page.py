@@ -9,9 +9,11 @@ import pytest
 from reports.html import render_html
 from reports.inputs import read_inputs
 from reports.model import build_report
+from reports.pareto_page import search_report
 from reports.words import Words
 from tests.browser.chromium import Browser, find_chromium, running
 from tests.reports import sample
+from tests.reports import test_pareto as front
 from tests.reports.kept import make_check, make_sweep
 
 CHROMIUM = find_chromium()
@@ -47,13 +49,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     texts["comparison"] = render_html(build_report([sample.source(), sample.source()], words), words)
     inputs = read_inputs([make_sweep(folder / "sweep"), make_check(folder / "check")], None)
     texts["sweep and check"] = render_html(build_report([], words, beside=inputs.beside), words)
+    texts["front"] = render_html(search_report(front.document(), words), words)
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in texts}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["en", "pt-BR", "comparison", "sweep and check"])
+@pytest.mark.parametrize("name", ["en", "pt-BR", "comparison", "sweep and check", "front"])
 def test_a_page_is_whole_at_any_width(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
     browser.open(pages[name].as_uri(), width)
     requested = [event["request"]["url"] for event in browser.named("Network.requestWillBeSent")]

@@ -2,8 +2,11 @@
 
 import json
 import shlex
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +192,44 @@ def test_two_processes_share_one_storage(scenario: Path, tmp_path: Path) -> None
     whole = max(both, key=lambda document: len(document["trials"]))
     assert len(whole["trials"]) == 6
     assert len({trial["parameters"]["server.max_num_seqs"] for trial in whole["trials"]}) == 6
+
+
+def test_a_killed_search_keeps_its_trials(scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys; from sim.cli import main; sys.argv[0] = 'headcount'; main()"
+    arguments = ("--minimize", "ttft.p95", "--vary", "max_num_seqs=2:13:1", "--batch", "1", "--trials", "12")
+    command = [sys.executable, "-c", code, "search", str(scenario), *arguments, "--jobs", "1"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while process.poll() is None and _num_done(tmp_path / "out" / "search.db") < 2:
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    kept = _num_done(tmp_path / "out" / "search.db")
+    assert kept >= 2
+    simulate, made = sim.simulate.simulate, []
+
+    def counted(scenario: Scenario, *, seed: int, load: float | None = None) -> RunRecord:
+        made.append(seed)
+        return simulate(scenario, seed=seed, load=load)
+
+    monkeypatch.setattr(sim.simulate, "simulate", counted)
+    result = invoke(scenario, *arguments)
+    assert "(12 of 12 configurations simulated)" in result.stdout
+    assert len(made) == 2 * (12 - kept)
+
+
+def _num_done(database: Path) -> int:
+    if not database.exists():
+        return 0
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            (number,) = connection.execute("SELECT COUNT(*) FROM trials WHERE state = 'COMPLETE'").fetchone()
+    except sqlite3.OperationalError:  # its tables are being made
+        return 0
+    return int(number)
 
 
 def test_without_a_configuration_that_may_be_the_nearest_are_shown_and_the_exit_code_tells(scenario: Path) -> None:
