@@ -10,6 +10,7 @@ from reports.context import Context
 from reports.document import Document
 from reports.sections.server import num_gpus_of, output_cost
 from reports.sections.sweep import SLO_COLUMNS_S, slo_crossing, verdict
+from sim.what_if.effect import effect_of
 
 
 def comparison_section(contexts: Sequence[Context]) -> Section:
@@ -19,6 +20,8 @@ def comparison_section(contexts: Sequence[Context]) -> Section:
     if len({context.source.unit for context in contexts}) > 1:
         blocks.insert(0, Paragraph(words("comparison.units"), "warn"))
     else:
+        paired = (paired_table(contexts[0], other, number) for number, other in enumerate(contexts[1:], 1))
+        blocks += [table for table in paired if table is not None]
         blocks.append(slo_table(contexts))
         blocks += [chart for chart in (_overlay(contexts, kind) for kind in ("ttft", "itl")) if chart is not None]
     blocks += [_pareto(contexts, "ttft"), _pareto(contexts, "itl")]
@@ -102,6 +105,56 @@ def difference(first: Context, other: Context) -> str:
     half = math.hypot((ours["high"] - ours["low"]) / 2, (theirs["high"] - theirs["low"]) / 2)
     key = "comparison.differs" if abs(gap) > half else "comparison.may_be_chance"
     return words(key, difference=text, half=words.number(half))
+
+
+def paired_table(first: Context, other: Context, number: int = 1) -> Table | None:
+    """Returns what the objectives measure in two runs at one load, seed by seed; None without a load in common.
+
+    Equal seeds are equal days: the same users and arrivals. So the interval is that of the mean of the differences
+    (Student's t, 95 %), far narrower than those of either run.
+    """
+    words, found = first.words, _common_point(first, other)
+    if found is None:
+        return None
+    ours, theirs = found
+    seeds = [seed for seed in ours["seeds"] if seed in theirs["seeds"]]
+    known = {each["objective"]: _by_seed(theirs, each) for each in theirs["objectives"]}
+    rows: list[tuple[Value | Cell, ...]] = []
+    for each in ours["objectives"]:
+        if each["objective"] in known:
+            before, after = _by_seed(ours, each), known[each["objective"]]
+            effect = effect_of([before[seed] for seed in seeds], [after[seed] for seed in seeds])
+            verdict_key = "comparison.clear" if effect.is_clear else "comparison.chance"
+            rows.append((
+                each["name"], effect.before, effect.after, effect.difference, effect.low, effect.high,
+                words(verdict_key) if effect.low is not None else "–",
+            ))  # fmt: skip
+    if not rows:
+        return None
+    columns = (
+        Column("measure", words("column.metric"), "flag"), Column("before", first.source.name),
+        Column("after", other.source.name), Column("difference", words("column.difference")),
+        Column("low", words("column.low")), Column("high", words("column.high")),
+        Column("clear", words("comparison.told"), "text"),
+    )  # fmt: skip
+    title = words("comparison.paired", load=first.load(ours["load"]), run=other.source.name)
+    note = words("comparison.paired_note", seeds=len(seeds))
+    return Table(f"paired_{number}", title, columns, tuple(rows), note, "T1", wide=True)
+
+
+def _common_point(first: Context, other: Context) -> tuple[Document, Document] | None:
+    """Returns the load that both have tried with most seeds in common, the nearest to the first's answer."""
+    around = first.source.shown_load or 0.0
+    pairs: list[tuple[int, float, Document, Document]] = []
+    for ours in first.document["points"]:
+        theirs = other.source.point(ours["load"])
+        if theirs is not None and (shared := len(set(ours["seeds"]) & set(theirs["seeds"]))):
+            pairs.append((-shared, abs((ours["load"] or 0.0) - around), ours, theirs))
+    return min(pairs, key=lambda pair: pair[:2])[2:] if pairs else None
+
+
+def _by_seed(point: Document, objective: Document) -> dict[int, float | None]:
+    return dict(zip(point["seeds"], objective["per_seed"], strict=True))
 
 
 def slo_table(contexts: Sequence[Context]) -> Table:

@@ -45,6 +45,24 @@ def test_one_seed_has_no_uncertainty() -> None:
     assert row(sources, "b", "difference") == "+15 (+50\u00a0%), no interval"
 
 
+def test_at_a_common_load_equal_seeds_are_compared_with_each_other() -> None:
+    """Every seed is 10 % better, and they differ by far more than that: pairs tell it, two intervals would not."""
+    knees = (20.0, 25.0, 31.0, 37.0, 42.0)
+    sources = [source("a", proportional(*knees)), source("b", proportional(*(1.1 * knee for knee in knees)))]
+    paired = next(table for table in build_report(sources, EN).tables() if table.key == "paired_1")
+    (name, before, after, difference, low, high, clear) = (plain(cell) for cell in paired.rows[0])
+    assert name == "ttft.p95"
+    assert float(str(after)) == pytest.approx(float(str(before)) / 1.1, rel=1e-4)
+    assert float(str(difference)) == pytest.approx(float(str(after)) - float(str(before)), rel=1e-3)
+    assert float(str(low)) < float(str(difference)) < float(str(high)) < 0
+    assert clear == "yes"
+
+
+def test_runs_without_a_common_load_have_no_pairs() -> None:
+    sources = [source("a", SURE, "search.from=1", "search.to=2"), source("b", SURE, "search.from=3", "search.to=4")]
+    assert not any(table.key.startswith("paired") for table in build_report(sources, EN).tables())
+
+
 def test_only_settings_that_differ_are_shown() -> None:
     sources = [source("a", SURE), source("b", SURE, "server.flags.long_prefill_token_threshold=64")]
     settings = next(table for table in build_report(sources, EN).tables() if table.key == "settings")
