@@ -30,6 +30,8 @@ def fleet_settings(server: Server) -> Document:
     """Returns what the document's `server` says of a server with several replicas; nothing of one with one."""
     if not server.is_fleet:
         return {}
+    if server.data_parallel_size > 1:
+        return {"router": "vLLM's own"}
     found: Document = {"replicas": server.replicas, "router": server.router}
     if server.autoscaling is not None:
         found["autoscaling"] = server.autoscaling.model_dump(mode="json")
@@ -63,7 +65,8 @@ def fleet_lines(document: Document) -> list[str]:
         return []
     point, use = points[0], points[0]["fleet"]
     at = "" if point["load"] is None else f" at load {_show(point['load'])}"
-    lines = [f"Replicas{at} (router {document['server']['router']}; latencies in ms, means over the seeds)"]
+    kind = "Replicas" if "replicas" in document["server"] else "Data-parallel engines"
+    lines = [f"{kind}{at} (router {document['server']['router']}; latencies in ms, means over the seeds)"]
     rows = [[title for title, _, _ in _COLUMNS]]
     rows += [[_show(_times(each[key], factor)) for _, key, factor in _COLUMNS] for each in use["replicas"]]
     widths = [max(len(row[index]) for row in rows) for index in range(len(_COLUMNS))]

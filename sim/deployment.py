@@ -76,6 +76,7 @@ class Deployment:
             gpu_at_clock(self.gpu, clock_factor),
             tp=self.server.tensor_parallel_size,
             pp=self.server.pipeline_parallel_size,
+            expert_ranks=self.server.data_parallel_size if self.flags.enable_expert_parallel else 1,
             dtype=self.flags.dtype,
             kv_cache_dtype=self.flags.kv_cache_dtype,
             quantization=self.flags.quantization,
@@ -99,12 +100,12 @@ def plan(scenario: Scenario, profile: Profile | None = None) -> Deployment:
         UserError: vLLM would refuse to start it, or something is named that is not known.
     """
     server = scenario.server
-    if server.data_parallel_size > 1:
-        raise UserError(
-            f"server.data_parallel_size: {server.data_parallel_size} engines in one server are not simulated yet; "
-            f"set it to 1, and server.replicas to {server.data_parallel_size} for as many servers behind a router"
-        )
     model, gpu = find_model(_model_path(scenario)), find_gpu(server.gpu)
+    if server.data_parallel_size > 1 and model.is_moe and not server.flags.enable_expert_parallel:
+        raise UserError(
+            "server.data_parallel_size: of a mixture of experts it is simulated with expert parallelism alone; set "
+            "enable_expert_parallel, or server.replicas for independent servers"
+        )
     memory = memory_budget(model, gpu, server_spec(server))
     if memory.refusal is not None:
         raise UserError(f"server: vLLM would not start: {memory.refusal}")

@@ -8,8 +8,8 @@ GPTQ, MXFP4) are read in 4 bits and computed in 16.
 
 It knows no real server, so it is *uncalibrated*, and shown so wherever its numbers appear. Take it as right within
 about a third; `tests/sim/engine/test_roofline.py` holds it against measured servers. Left out: padding of experts to
-tiles, compute that memory reads only partly hide (a decode step of 128-256 sequences is up to 30 % slower), expert
-parallelism across replicas, speculative decoding.
+tiles, compute that memory reads only partly hide (a decode step of 128-256 sequences is up to 30 % slower), experts
+that are asked for unevenly, speculative decoding.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Roofline:
         gpu: one GPU.
         tp: tensor parallel size, the GPUs that share each layer: two all-reduces a layer.
         pp: pipeline parallel size: a step is a batch's way through all stages, which is what its requests see.
+        expert_ranks: data-parallel ranks over which the experts are spread (expert parallelism); each of them is taken
+            to bring as many tokens as this one.
         dtype: of activations and unquantized weights; `auto` is 16 bits.
         kv_cache_dtype: of the KV cache; `auto` is the dtype.
         quantization: the flag, where it overrides what the checkpoint declares.
@@ -58,6 +60,7 @@ class Roofline:
         *,
         tp: int = 1,
         pp: int = 1,
+        expert_ranks: int = 1,
         dtype: str = "auto",
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
@@ -68,10 +71,12 @@ class Roofline:
         stored = model.quantization
         weights = stored if quantization is None else quantization_from_flag(quantization, stored)
         self.async_scheduling = async_scheduling
-        self._products = _Products.of(model, gpu, tp, dtype, weights)
+        self._products = _Products.of(model, gpu, tp, expert_ranks, dtype, weights)
         self._attention = _Attention.of(model, gpu, tp, _bytes_of(kv_cache_dtype, dtype))
         self._sequence_ns = _sequence_ns(model, gpu, tp, dtype)
-        self._links = _Links.of(model, gpu, tp=tp, pp=pp, interconnect=interconnect, element=_bytes_of("auto", dtype))
+        self._links = _Links.of(
+            model, gpu, (tp, pp, expert_ranks), interconnect=interconnect, element=_bytes_of("auto", dtype)
+        )  # fmt: skip
         self._launch_ns = model.num_layers * reach.EAGER_LAYER_NS if enforce_eager else 0
         self._graph_sizes = () if enforce_eager else reach.GRAPH_SIZES
         self._by_tokens: list[float] = []  # layers + collectives
@@ -185,6 +190,7 @@ class _Products:
         num_experts: E, of a layer.
         experts_per_token: k.
         fixed_ns: norms, activations and gaps of all layers.
+        expert_ranks: ranks that share the experts: each reads its part of those that the tokens of all go to.
     """
 
     dense: _Gemm
@@ -193,9 +199,12 @@ class _Products:
     num_experts: int
     experts_per_token: int
     fixed_ns: float
+    expert_ranks: int
 
     @classmethod
-    def of(cls, model: ModelSpec, gpu: Gpu, tp: int, dtype: str, weights: Quantization | None) -> Self:
+    def of(  # noqa: PLR0917
+        cls, model: ModelSpec, gpu: Gpu, tp: int, expert_ranks: int, dtype: str, weights: Quantization | None
+    ) -> Self:
         element = _bytes_of("auto", dtype)
         bandwidth = gpu.bandwidth_bytes_per_s * reach.MEMORY_EFFICIENCY
         plain, packed = _flops(gpu, dtype, None), _flops(gpu, dtype, weights)
@@ -220,6 +229,7 @@ class _Products:
             num_experts=model.num_experts if model.is_moe else 0,
             experts_per_token=model.num_experts_per_tok,
             fixed_ns=model.num_layers * reach.LAYER_NS + model.num_moe_layers * reach.MOE_LAYER_NS,
+            expert_ranks=expert_ranks,
         )
 
     def layers_ns(self, tokens: int) -> float:
@@ -230,7 +240,8 @@ class _Products:
         """Returns the time of the routed experts of all layers."""
         if not self.num_experts:
             return 0.0
-        touched = self.num_experts * (1.0 - (1.0 - self.experts_per_token / self.num_experts) ** tokens)
+        missed = (1.0 - self.experts_per_token / self.num_experts) ** (tokens * self.expert_ranks)
+        touched = self.num_experts * (1.0 - missed) / self.expert_ranks
         return max(self.expert.read_ns * touched, self.expert.row_ns * _tiled(tokens))
 
 
@@ -330,15 +341,26 @@ def _sequence_ns(model: ModelSpec, gpu: Gpu, tp: int, dtype: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """Traffic between GPUs: two all-reduces a layer for tensor parallelism, a hand-over between pipeline stages."""
+    """Traffic between GPUs: two all-reduces a layer for tensor parallelism, a hand-over between pipeline stages.
+
+    Ranks that share their experts gather each other's tokens before a layer of them and hand the results back after it
+    (vLLM's default `allgather_reducescatter`): each of the two sends a row to every other rank.
+    """
 
     fixed_ns: float
     token_ns: float
 
     @classmethod
     def of(
-        cls, model: ModelSpec, gpu: Gpu, *, tp: int, pp: int, interconnect: Interconnect | None, element: float
+        cls,
+        model: ModelSpec,
+        gpu: Gpu,
+        sizes: tuple[int, int, int],
+        *,
+        interconnect: Interconnect | None,
+        element: float,
     ) -> Self:
+        tp, pp, ranks = sizes
         if interconnect == "nvlink" and gpu.nvlink_bytes_per_s is None:
             raise UserError(f"server.interconnect: {gpu.name} has no NVLink; allowed: pcie")
         kind = interconnect or ("pcie" if gpu.nvlink_bytes_per_s is None else "nvlink")
@@ -346,9 +368,10 @@ class _Links:
         row_ns = 1e9 * model.hidden_size * element / (link * reach.LINK_EFFICIENCY)
         reduces = 2 * model.num_layers if tp > 1 else 0
         # A ring sends each row 2·(tp-1)/tp times; the latency does not grow with a switch between the GPUs.
+        exchanges = 2 * model.num_moe_layers if ranks > 1 else 0
         return cls(
-            fixed_ns=(reduces + pp - 1) * reach.ALL_REDUCE_NS[kind],
-            token_ns=(reduces * 2 * (tp - 1) / tp + pp - 1) * row_ns,
+            fixed_ns=(reduces + exchanges + pp - 1) * reach.ALL_REDUCE_NS[kind],
+            token_ns=(reduces * 2 * (tp - 1) / tp + exchanges * (ranks - 1) + pp - 1) * row_ns,
         )
 
     def time_ns(self, tokens: int) -> float:

@@ -6,16 +6,21 @@ from sim.api_server import ApiServer
 from sim.deployment import Deployment
 from sim.engine.conditions import SlowGpu, SlowSpan
 from sim.engine.engine_core import EngineCore
-from sim.engine.process import Clock
+from sim.engine.process import Clock, EngineDriver
 from sim.engine.step_split import StepMeter
 from sim.engine.step_time import StepTimeModel
+from sim.fleet.lockstep import LockstepGroup, RankCore
 from sim.fleet.operations import Autoscaler, plan_failures, plan_switch
-from sim.fleet.replica import Replica
+from sim.fleet.replica import Driver, Replica
 from sim.fleet.router import Router
-from sim.fleet.routing import routing
+from sim.fleet.routing import InternalBalance, Routing, routing
+from sim.memory.version import parse_version
 from sim.records import FleetLog, RunRecord
 from sim.scenario.model import Server
 from sim.workload.client import Workload
+
+BALANCED_BY_REQUESTS = (0, 32, 0)
+"""From this release on vLLM balances its engines by requests in flight (0.32's source); before, by its queue."""
 
 
 class Fleet:
@@ -39,8 +44,14 @@ class Fleet:
         self._run = run
         self._reference = reference
         self._models: list[StepTimeModel] = []
-        cache = deployment.cache_config
-        rule = routing(server.router, cached_tokens=cache.num_gpu_blocks * cache.block_size)
+        self._group: LockstepGroup | None = None
+        if in_lockstep(deployment):
+            model: StepTimeModel = deployment.step_time_model()
+            self._models.append(model)
+            if run.step_split is not None:
+                model = StepMeter(model, run.step_split)
+            self._group = LockstepGroup(self.clock, model)
+        rule = _rule(deployment)
         self.router = Router(
             workload,
             self.clock,
@@ -51,7 +62,7 @@ class Fleet:
             max_retries=server.router_max_retries,
         )
         self.router.targets = self.replicas
-        for _ in range(server.replicas):
+        for _ in range(server.replicas * server.data_parallel_size):
             self.add().start()
         plan_failures(self, server.failures)
         if server.model_switch is not None:
@@ -82,34 +93,55 @@ class Fleet:
         out_of_range = [sentence for model in self._models for sentence in model.out_of_range()]
         run.warnings += dict.fromkeys([*warnings, *out_of_range])
 
-    def _make_server(self, number: int, workload: Workload) -> ApiServer:
-        deployment = self._deployment
-        healthy = deployment.step_time_model()
-        self._models.append(healthy)
-        model: StepTimeModel = healthy
-        spans = slow_spans(self.server, number)
-        if spans:
-            model = SlowGpu(
-                healthy,
-                spans,
-                lambda: max(self.clock.now_ns, engine.device_free_ns),
-                num_stages=self.server.pipeline_parallel_size,
-                async_scheduling=deployment.flags.async_scheduling,
-            )
-        if self._run.step_split is not None:
-            model = StepMeter(model, self._run.step_split)
-        engine = EngineCore(
-            deployment.scheduler_config, deployment.cache_config, model, reference=self._reference
-        )  # fmt: skip
+    def _make_server(self, number: int, workload: Workload) -> tuple[ApiServer, Driver]:
+        deployment, reference = self._deployment, self._reference
+        scheduler_config, cache_config = deployment.scheduler_config, deployment.cache_config
+        if self._group is not None:
+            rank = RankCore(scheduler_config, cache_config, reference=reference)
+            server = self._api_server(number, workload, rank)
+            return server, self._group.join(rank, server)
+        engine = EngineCore(scheduler_config, cache_config, self._deployment.step_time_model(), reference=reference)
+        engine.step_time_model = self._step_time_model(number, engine)
+        server = self._api_server(number, workload, engine)
+        return server, EngineDriver(self.clock, engine, server)
+
+    def _api_server(self, number: int, workload: Workload, engine: EngineCore) -> ApiServer:
         return ApiServer(
             workload,
             engine,
             self._run,
-            limits=deployment.limits,
-            latency=deployment.latency,
+            limits=self._deployment.limits,
+            latency=self._deployment.latency,
             replica=number,
             records=self.router.records,
         )
+
+    def _step_time_model(self, number: int, engine: EngineCore) -> StepTimeModel:
+        model: StepTimeModel = self._deployment.step_time_model()
+        self._models.append(model)
+        spans = slow_spans(self.server, number)
+        if spans:
+            model = SlowGpu(
+                model,
+                spans,
+                lambda: max(self.clock.now_ns, engine.device_free_ns),
+                num_stages=self.server.pipeline_parallel_size,
+                async_scheduling=self._deployment.flags.async_scheduling,
+            )
+        return model if self._run.step_split is None else StepMeter(model, self._run.step_split)
+
+
+def in_lockstep(deployment: Deployment) -> bool:
+    """Returns whether the engines of a server share every forward pass: data-parallel ranks of a mixture of experts."""
+    return deployment.server.data_parallel_size > 1 and deployment.model.is_moe
+
+
+def _rule(deployment: Deployment) -> Routing:
+    """Returns the router's rule; between the engines of one server it is vLLM's own."""
+    server, cache = deployment.server, deployment.cache_config
+    if server.data_parallel_size > 1:
+        return InternalBalance(by_requests_in_flight=parse_version(server.version) >= BALANCED_BY_REQUESTS)
+    return routing(server.router, cached_tokens=cache.num_gpu_blocks * cache.block_size)
 
 
 def slow_spans(server: Server, number: int) -> list[SlowSpan]:

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from typing import Protocol
 
 from sim.api_server import ApiServer
-from sim.engine.process import Clock, EngineDriver
+from sim.engine.process import Clock
 from sim.fleet.router import Router
 from sim.records import FleetLog, Outcome
 from sim.workload.client import ClientRequest
 
-MakeServer = Callable[[int, "Replica"], ApiServer]
-"""Makes a fresh server for a replica of this number; the replica is its workload."""
+
+class Driver(Protocol):
+    """What lets an engine work: `EngineDriver`, or a rank of a lockstep group."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has to be woken."""
+
+    @property
+    def last_ns(self) -> int:
+        """When it last did anything."""
+
+    def wake(self) -> None:
+        """Lets it look at what has come."""
+
+    def stop(self) -> None:
+        """Ends it at once."""
+
+
+MakeServer = Callable[[int, "Replica"], tuple[ApiServer, Driver]]
+"""Makes a fresh server for a replica of this number, and what drives it; the replica is its workload."""
 
 
 class State(Enum):
@@ -47,7 +67,7 @@ class Replica:
         self._log = log
         self._inbox: list[ClientRequest] = []
         self._server: ApiServer | None = None
-        self._driver: EngineDriver | None = None
+        self._driver: Driver | None = None
         self._on_drained: Callable[[], None] | None = None
         self._outages = 0
         self._life = 0  # counts states, so that a plan made in an older one comes to nothing
@@ -66,6 +86,11 @@ class Replica:
     def arrivals_end_ns(self) -> int:
         """See `Workload`."""
         return self._router.workload.arrivals_end_ns
+
+    @property
+    def num_running(self) -> int:
+        """Requests being served."""
+        return 0 if self._server is None else len(self._server.engine.scheduler.running)
 
     @property
     def num_waiting(self) -> int:
@@ -179,8 +204,7 @@ class Replica:
         if self._life != life:
             return
         self._enter(State.READY)
-        self._server = self._make_server(self.number, self)
-        self._driver = EngineDriver(self._clock, self._server.engine, self._server)
+        self._server, self._driver = self._make_server(self.number, self)
         self.is_listed = True
         self._note("ready")
 

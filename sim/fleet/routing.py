@@ -16,6 +16,7 @@ from sim.core.request import Request
 from sim.scenario.fleet import Router
 from sim.workload.client import ClientRequest
 
+_STATS_NS = 100_000_000  # how often the coordinator tells the engines' counts
 _POINTS = 160  # of a replica on the ring: uhashring's ketama has 40 hashes of four points each
 _BLOCK_TOKENS = 64
 _MOST_BLOCKS = 131_072 // _BLOCK_TOKENS  # llm-d looks at the first 131,072 tokens of a prompt
@@ -32,6 +33,10 @@ class Endpoint(Protocol):
     @property
     def num_requests(self) -> int:
         """Requests that the router has sent there and that have not ended."""
+
+    @property
+    def num_running(self) -> int:
+        """Requests being served (`vllm:num_requests_running`)."""
 
     @property
     def num_waiting(self) -> int:
@@ -145,6 +150,47 @@ class SessionAffinity:
             points = [(_hash(f"replica {number} {point}"), number) for number in numbers for point in range(_POINTS)]
             ring = self._rings[numbers] = sorted(points)
         return ring
+
+
+class InternalBalance:
+    """vLLM's own, between the data-parallel engines of one server: the lowest score, scanned from one engine on a turn.
+
+    Since 0.32 the score is the larger of the client's own requests in flight and the engine's waiting + running, and a
+    queue counts up to three times more as the KV cache fills beyond half. Before, it was 4 x waiting + running. Counts
+    of the engines are those of the last 100 ms tick; what is sent since then counts as waiting. Source:
+    `DPLBAsyncMPClient.get_core_engine_for_request` (vllm/v1/engine/core_client.py) of 0.32, and its documentation for
+    the older rule.
+
+    Args:
+        by_requests_in_flight: the rule since 0.32.
+    """
+
+    def __init__(self, *, by_requests_in_flight: bool) -> None:
+        self._is_new = by_requests_in_flight
+        self._counts: list[tuple[int, int, float]] = []  # waiting, running, KV use of each engine
+        self._next_update_ns = 0
+        self._start = 0
+
+    def choose(self, client: ClientRequest, endpoints: Sequence[Endpoint]) -> int:
+        """Returns the engine with the lowest score."""
+        if client.sent_ns >= self._next_update_ns or not self._counts:
+            self._counts = [(each.num_waiting, each.num_running, each.kv_use) for each in endpoints]
+            self._next_update_ns = client.sent_ns - client.sent_ns % _STATS_NS + _STATS_NS
+        order = [(self._start + place) % len(endpoints) for place in range(len(endpoints))]
+        chosen = min(order, key=lambda place: self._score(endpoints[place], *self._counts[place]))
+        waiting, running, kv_use = self._counts[chosen]
+        self._counts[chosen] = (waiting + 1, running, kv_use)
+        if self._is_new:
+            self._start = (self._start + 1) % len(endpoints)
+        return endpoints[chosen].number
+
+    def forget(self, number: int) -> None:
+        """Nothing is kept of a cache."""
+
+    def _score(self, endpoint: Endpoint, waiting: int, running: int, kv_use: float) -> float:
+        if not self._is_new:
+            return 4 * waiting + running
+        return max(endpoint.num_requests, waiting + running) + waiting * 6.0 * max(0.0, kv_use - 0.5)
 
 
 def _hash(text: str) -> int:

@@ -141,7 +141,8 @@ class Server(Part):
     @property
     def is_fleet(self) -> bool:
         """Whether there is more to simulate than one engine that is always there."""
-        return bool(self.replicas > 1 or self.autoscaling is not None or self.failures or self.model_switch is not None)
+        several = self.replicas > 1 or self.data_parallel_size > 1
+        return bool(several or self.autoscaling is not None or self.failures or self.model_switch is not None)
 
     def files(self) -> tuple[str, ...]:
         """Returns the names that may be files: of models and profiles of the chosen kind."""
