@@ -140,7 +140,7 @@ def _provenance(document: Document) -> list[str]:
 
 
 def _parallel(server: Document) -> str:
-    sizes = (("TP", "tensor_parallel_size"), ("PP", "pipeline_parallel_size"))
+    sizes = (("TP", "tensor_parallel_size"), ("PP", "pipeline_parallel_size"), ("DP", "data_parallel_size"))
     return "".join(f" {short}{server[name]}" for short, name in sizes if server[name] > 1)
 
 

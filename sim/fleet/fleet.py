@@ -46,11 +46,10 @@ class Fleet:
         self._models: list[StepTimeModel] = []
         self._group: LockstepGroup | None = None
         if in_lockstep(deployment):
-            model: StepTimeModel = deployment.step_time_model()
+            model = deployment.step_time_model()
             self._models.append(model)
-            if run.step_split is not None:
-                model = StepMeter(model, run.step_split)
-            self._group = LockstepGroup(self.clock, model)
+            meter = None if run.step_split is None else StepMeter(model, run.step_split)
+            self._group = LockstepGroup(self.clock, model, meter)
         rule = _rule(deployment)
         self.router = Router(
             workload,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.engine.engine_core import EngineCore, InFlightBatch
 from sim.engine.process import Clients, Clock
+from sim.engine.step_split import StepMeter
 from sim.engine.step_time import Batch, StepTimeModel
 
 
@@ -58,7 +59,7 @@ class RankCore(EngineCore):
         """Schedules one more step into the queue; None where there is nothing to schedule."""
         if not self.scheduler.has_unfinished_requests():
             return None
-        batch = self._schedule(now_ns)
+        batch = self.schedule(now_ns)
         self.batch_queue.append(batch)
         self.scheduled.append(Batch.of() if batch.output.is_empty else self._unpriced.latest)
         return batch
@@ -102,13 +103,15 @@ class LockstepGroup:
     Args:
         clock: virtual time.
         model: prices the batch of one rank.
+        meter: keeps what each rank's steps are made of, where that is asked for.
     """
 
-    def __init__(self, clock: Clock, model: StepTimeModel) -> None:
+    def __init__(self, clock: Clock, model: StepTimeModel, meter: StepMeter | None = None) -> None:
         self.is_idle = True
         self.last_ns = 0
         self._clock = clock
         self._model = model
+        self._meter = meter
         self._ranks: list[Rank] = []
 
     def join(self, engine: RankCore, clients: Clients) -> Rank:
@@ -136,6 +139,8 @@ class LockstepGroup:
         for rank in taking_part:
             batch = rank.engine.batch_queue[0]
             batch.start_ns, batch.end_ns = now, now + duration_ns
+            if self._meter is not None:
+                self._meter.keep(rank.engine.scheduled[0], duration_ns)
         for rank in taking_part:
             if rank.engine.batch_queue_size > 1 and len(rank.engine.batch_queue) == 1:
                 rank.engine.schedule_next(now)  # asynchronous: while this one executes

@@ -18,6 +18,7 @@ from sim.hardware import find_gpu
 from sim.models import find_model
 from sim.records import Outcome, RunRecord
 from sim.results.metrics import summarize
+from sim.results.step_split import step_times
 from sim.scenario.model import Scenario
 from sim.simulate import simulate
 from tests.cases.build import MS, one_class, scenario, sent
@@ -170,3 +171,14 @@ def test_the_roofline_divides_the_experts_and_pays_the_exchange() -> None:
     assert shared.split(few)["experts"] > 0.9 * alone.split(few)["experts"]
     assert (alone.split(many)["collectives"], shared.split(many)["gemm"]) == (0, alone.split(many)["gemm"])
     assert shared.split(many)["collectives"] > 0
+
+
+def test_waiting_for_the_longest_rank_shows_as_exchange(tmp_path: Path) -> None:
+    case = moe(tmp_path, 2, poisson(12.0))
+    run = simulate(case, seed=0, step_split=True)
+    assert list(run.requests) == list(simulate(case, seed=0).requests)
+    times = step_times(run.step_split)
+    assert times is not None
+    busy_ms = sum(end - start for start, end in zip(run.steps.start_ns, run.steps.end_ns, strict=True)) / 1e6
+    assert times.all.mean_ms * times.all.count == pytest.approx(busy_ms, rel=1e-4)
+    assert times.all.parts["collectives"] > 0.02 * times.all.mean_ms
