@@ -83,26 +83,19 @@ class StepMeter:
 
     def step_time(self, batch: Batch) -> int:
         """Returns the step's duration in nanoseconds."""
-        duration_ns = self._model.step_time(batch)
-        self.keep(batch, duration_ns)
-        return duration_ns
+        self.keep(batch)
+        return self._model.step_time(batch)
 
-    def keep(self, batch: Batch, duration_ns: int) -> None:
-        """Keeps a step that took longer than its batch asked for: the rest is waiting for the others' exchange."""
+    def keep(self, batch: Batch) -> None:
+        """Keeps what a step is made of."""
         found = split_step(self._model, batch)
         if found is None:
             return
-        waited_ns = duration_ns - sum(found.values())
-        if waited_ns > len(found):  # else it is rounding
-            found["collectives"] = found.get("collectives", 0) + waited_ns
         kept, num_steps = self._kept, len(self._kept.with_prompts)
         kept.with_prompts.append(int(batch.num_prefill_tokens > 0))
         for name, ns in found.items():
-            column = kept.parts.setdefault(name, array("q"))
-            column.extend(array("q", bytes(8 * (num_steps - len(column)))))  # steps before this part came up
+            column = kept.parts.setdefault(name, array("q", bytes(8 * num_steps)))
             column.append(ns)
-        for column in kept.parts.values():
-            column.extend(array("q", bytes(8 * (num_steps + 1 - len(column)))))
 
     def out_of_range(self) -> list[str]:
         """See `StepTimeModel`."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from sim.api_server import ApiServer
 from sim.deployment import Deployment
+from sim.engine.achievable import GRAPH_SIZES
 from sim.engine.conditions import SlowGpu, SlowSpan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import Clock, EngineDriver
+from sim.engine.profile_terms import FittedStepTime
 from sim.engine.step_split import StepMeter
 from sim.engine.step_time import StepTimeModel
 from sim.fleet.lockstep import LockstepGroup, RankCore
@@ -49,7 +51,7 @@ class Fleet:
             model = deployment.step_time_model()
             self._models.append(model)
             meter = None if run.step_split is None else StepMeter(model, run.step_split)
-            self._group = LockstepGroup(self.clock, model, meter)
+            self._group = LockstepGroup(self.clock, model, largest_graph=_largest_graph(deployment), meter=meter)
         rule = _rule(deployment)
         self.router = Router(
             workload,
@@ -133,6 +135,14 @@ class Fleet:
 def in_lockstep(deployment: Deployment) -> bool:
     """Returns whether the engines of a server share every forward pass: data-parallel ranks of a mixture of experts."""
     return deployment.server.data_parallel_size > 1 and deployment.model.is_moe
+
+
+def _largest_graph(deployment: Deployment) -> int:
+    """Returns the tokens of the largest captured graph that the step times know of."""
+    if deployment.profile is not None:
+        step_time = deployment.profile.step_time
+        return max(step_time.graph_sizes, default=0) if isinstance(step_time, FittedStepTime) else 0
+    return 0 if deployment.flags.enforce_eager else GRAPH_SIZES[-1]
 
 
 def _rule(deployment: Deployment) -> Routing:

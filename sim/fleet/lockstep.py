@@ -4,9 +4,9 @@
     rank 1   | decode ... (waits)    | decode ..... | dummy        |
              ^ wave                  ^ wave         ^ wave
 
-All ranks begin a step together and end it together: each rank's batch is priced by itself, and the longest decides
-(vLLM pads the tokens of all ranks to the most that one has). A rank without anything to schedule takes part with a
-dummy pass.
+All ranks begin a step together and end it together; `sim.engine.lockstep.combined` says what the step costs, which is
+the same whether requests are replayed, each rank its own, or balanced between the ranks as they come, as here. A rank
+without anything to schedule takes part with a dummy pass.
 Source: vLLM's documentation on data parallel deployment, and `DPEngineCoreProc.run_busy_loop`.
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.engine.engine_core import EngineCore, InFlightBatch
+from sim.engine.lockstep import combined
 from sim.engine.process import Clients, Clock
 from sim.engine.step_split import StepMeter
 from sim.engine.step_time import Batch, StepTimeModel
@@ -102,16 +103,20 @@ class LockstepGroup:
 
     Args:
         clock: virtual time.
-        model: prices the batch of one rank.
+        model: prices a step of one rank, given that the others have as many tokens.
+        largest_graph: tokens of the largest captured graph.
         meter: keeps what each rank's steps are made of, where that is asked for.
     """
 
-    def __init__(self, clock: Clock, model: StepTimeModel, meter: StepMeter | None = None) -> None:
+    def __init__(
+        self, clock: Clock, model: StepTimeModel, *, largest_graph: int = 0, meter: StepMeter | None = None
+    ) -> None:
         self.is_idle = True
         self.last_ns = 0
         self._clock = clock
         self._model = model
         self._meter = meter
+        self._largest_graph = largest_graph
         self._ranks: list[Rank] = []
 
     def join(self, engine: RankCore, clients: Clients) -> Rank:
@@ -135,12 +140,14 @@ class LockstepGroup:
         if not taking_part:
             self._rest()
             return
-        duration_ns = max(self._model.step_time(rank.engine.scheduled[0]) for rank in taking_part)
+        scheduled = [rank.engine.scheduled[0] for rank in taking_part]
+        together = combined(scheduled, len(self._ranks), self._largest_graph)
+        duration_ns = self._model.step_time(together)
         for rank in taking_part:
             batch = rank.engine.batch_queue[0]
             batch.start_ns, batch.end_ns = now, now + duration_ns
             if self._meter is not None:
-                self._meter.keep(rank.engine.scheduled[0], duration_ns)
+                self._meter.keep(together)
         for rank in taking_part:
             if rank.engine.batch_queue_size > 1 and len(rank.engine.batch_queue) == 1:
                 rank.engine.schedule_next(now)  # asynchronous: while this one executes
