@@ -112,8 +112,9 @@ def _tp_double(scenario: Scenario, deployment: Deployment) -> WhatIfChange | Non
     return WhatIfChange("tp_double", {"server.tensor_parallel_size": 2 * before}, str(before), str(2 * before))
 
 
-def _one_replica_more(scenario: Scenario, _: Deployment) -> WhatIfChange | None:
-    if scenario.server.autoscaling is not None:
+def _one_replica_more(scenario: Scenario, deployment: Deployment) -> WhatIfChange | None:
+    """Returns more GPUs as another server: where they cannot share the layers of this one."""
+    if scenario.server.autoscaling is not None or _tp_double(scenario, deployment) is not None:
         return None
     before = scenario.server.replicas
     return WhatIfChange("one_replica_more", {"server.replicas": before + 1}, str(before), str(before + 1))

@@ -281,6 +281,7 @@ def _changes(context: Context) -> tuple[tuple[Change, ...], str]:
 
     words, what_if = context.words, context.source.what_if
     if what_if is None:
-        return (), words("what_if.not_simulated")
+        binds = context.document["binding_resource"] is not None
+        return (), words("what_if.not_simulated" if binds else "what_if.nothing_binds")
     changes = best_changes(context, 3)
     return changes, "" if changes else words("what_if.none_helps")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reports.content import (
     Axis,
     Block,
@@ -27,13 +29,16 @@ _MOST_LINES = 6  # that a chart can tell apart
 _WIDE = 20
 _SCALES = {"ttft": (1000.0, "s"), "itl": (1.0, "ms")}
 
-_NUMBERS: tuple[tuple[str, Kind, str], ...] = (
+_Numbers = tuple[tuple[str, Kind, str], ...]
+_SERVER: _Numbers = (
     ("offered_requests_per_s", "number", "req/s"), ("requests_per_s", "number", "req/s"),
-    ("output_tokens_per_s", "number", "tok/s"),
-    *((f"{kind}_{q}_ms", "number", "ms") for kind in ("ttft", "itl", "e2el") for q in ("p50", "p95", "p99")),
-    ("queue_p99_ms", "number", "ms"), ("running_mean", "number", ""), ("waiting_mean", "number", ""),
+    ("output_tokens_per_s", "number", "tok/s"), ("running_mean", "number", ""), ("waiting_mean", "number", ""),
     ("kv_mean", "share", ""), ("kv_max", "share", ""), ("preemptions", "number", ""),
     ("prefix_hit_share", "share", ""), ("error_share", "share", ""), ("goodput_share", "share", ""),
+)  # fmt: skip
+_LATENCIES: _Numbers = (
+    *((f"{kind}_{q}_ms", "number", "ms") for kind in ("ttft", "itl", "e2el") for q in ("mean", "p50", "p95", "p99")),
+    ("queue_mean_ms", "number", "ms"), ("queue_p99_ms", "number", "ms"),
 )  # fmt: skip
 _TITLES = {"offered_requests_per_s": "offered", "requests_per_s": "achieved", "output_tokens_per_s": "output_tokens",
            "running_mean": "running", "waiting_mean": "waiting", "prefix_hit_share": "hit_rate",
@@ -55,7 +60,7 @@ def swept_section(sweep: SweepSource, words: Words, shown: Chart | None = None) 
     elif len(sweep.other_keys) == 1:
         blocks += [axis_chart(sweep, words, kind) for kind in _SCALES if _is_numeric(sweep)]
     blocks.append(trade_chart(sweep, words))
-    blocks.append(point_table(sweep, words))
+    blocks += point_tables(sweep, words)
     blocks += [Paragraph(words.said(text), "warn") for text in sweep.document["warnings"]]
     kept = (block for block in blocks if shown is None or not isinstance(block, Chart) or block.key != shown.key)
     return Section(sweep.key, words("section.swept", name=sweep.name), tuple(kept))
@@ -216,25 +221,48 @@ def trade_chart(sweep: SweepSource, words: Words) -> Chart:
     )  # fmt: skip
 
 
-def point_table(sweep: SweepSource, words: Words) -> Table:
-    """Returns every point with its verdict and its numbers; T5."""
-    rows: list[tuple[Value | Cell, ...]] = []
-    for point in sweep.points:
-        values = [point[key] for key in sweep.document["vary"]]
-        shown = (Cell(value, "number") if isinstance(value, int | float) and not isinstance(value, bool) else
-                 Cell(as_text(value), "flag") for value in values)  # fmt: skip
-        rows.append((*shown, *(point.get(name) for name, _, _ in _NUMBERS), point["seeds"], _verdict(point, words)))
-    columns = [Column(key, short_key(key), "flag") for key in sweep.document["vary"]]
-    columns += [Column(name, _title(name, words), kind, unit) for name, kind, unit in _NUMBERS]
-    columns += [Column("seeds", words("column.seeds"), "count"), Column("verdict", words("column.verdict"), "text")]
-    note = words("table.sweep.note")
-    return Table(f"{sweep.key}_points", words("swept.points"), tuple(columns), tuple(rows), note, "T5", True)
+def point_tables(sweep: SweepSource, words: Words) -> list[Table]:
+    """Returns every point twice: its throughput, the server and the verdict, then its latencies; T5."""
+    points = sweep.points
+    ends = (Column("seeds", words("column.seeds"), "count"), Column("verdict", words("column.verdict"), "text"))
+    judged = [(*_numbers(point, _SERVER), point["seeds"], _verdict(point, words)) for point in points]
+    timed = [_numbers(point, _LATENCIES) for point in points]
+    return [
+        _point_table(sweep, words, "points", (*_columns(_SERVER, words), *ends), judged),
+        _point_table(sweep, words, "points_latencies", _columns(_LATENCIES, words), timed),
+    ]
+
+
+def _point_table(
+    sweep: SweepSource, words: Words, key: str, columns: tuple[Column, ...], values: Sequence[tuple[Value, ...]]
+) -> Table:
+    axes = sweep.document["vary"]
+    own = tuple(Column(axis, short_key(axis), "flag") for axis in axes)
+    rows = [
+        (*(_setting(point[axis]) for axis in axes), *more) for point, more in zip(sweep.points, values, strict=True)
+    ]
+    title, note = words(f"swept.{key}"), words("table.sweep.note")
+    return Table(f"{sweep.key}_{key}", title, (*own, *columns), tuple(rows), note, "T5", True)
+
+
+def _numbers(point: Row, names: _Numbers) -> tuple[Value, ...]:
+    return tuple(point.get(name) for name, _, _ in names)
+
+
+def _columns(names: _Numbers, words: Words) -> tuple[Column, ...]:
+    return tuple(Column(name, _title(name, words), kind, unit) for name, kind, unit in names)
+
+
+def _setting(value: Value) -> Cell:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return Cell(value, "number") if is_number else Cell(as_text(value), "flag")
 
 
 def _title(name: str, words: Words) -> str:
     kind, _, rest = name.partition("_")
     if words.has(f"short.{kind}") and rest.endswith("_ms"):
-        return f"{words(f'short.{kind}')} {rest.removesuffix('_ms')}"
+        statistic = rest.removesuffix("_ms")
+        return f"{words(f'short.{kind}')} {words('word.mean') if statistic == 'mean' else statistic}"
     return words(f"column.{_TITLES.get(name, name)}")
 
 

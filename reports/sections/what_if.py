@@ -7,10 +7,12 @@ from reports.context import Context
 from reports.document import Document
 
 
-def what_if_section(context: Context) -> Section:
-    """Builds the section on changes."""
+def what_if_section(context: Context) -> Section | None:
+    """Builds the section on changes; None where nothing binds and none was simulated."""
     words, what_if = context.words, context.source.what_if
     if what_if is None:
+        if context.document["binding_resource"] is None:
+            return None
         return Section("what_if", words("section.what_if"), (Paragraph(words("what_if.not_simulated")),))
     blocks: list[Block] = []
     if what_if["changes"]:

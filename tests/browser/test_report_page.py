@@ -125,6 +125,15 @@ def test_it_prints(browser: Browser, pages: dict[str, Path]) -> None:
     assert 3 <= pdf.count(b"/Type /Page\n") <= 25 or 3 <= pdf.count(b"/Type/Page") <= 25
 
 
+@pytest.mark.parametrize("name", ["en", "comparison", "sweep and check"])
+def test_nothing_is_wider_than_the_paper(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.open(pages[name].as_uri(), 718)  # A4 less its margins
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    width = browser.value("document.documentElement.scrollWidth")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert width <= 718
+
+
 def luminance(colour: str) -> float:
     """Returns the relative luminance of `rgb(r, g, b)` or `#rrggbb` (WCAG 2)."""
     if colour.strip().startswith("#"):
