@@ -54,6 +54,7 @@ def _change(result: ChangeResult, measures: Sequence[Measure]) -> Document:
         "status": result.status,
         "cause": result.cause,
         "holds": result.holds,
+        "warnings": list(result.warnings),
         "effects": {each.name: _effect(each, result.effects[each.name]) for each in measures} if result.effects else {},
     }
 
@@ -94,8 +95,12 @@ def render_effects(document: Document) -> str:
     for first, *rest, last in cells:
         shown = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *shown, last]).rstrip())
-    if document["warnings"]:
-        lines += ["", "Warnings", *(f"  {text}" for text in document["warnings"])]
+    said = [
+        *document["warnings"],
+        *(f"{each['change']}: {text}" for each in document["changes"] for text in each["warnings"]),
+    ]
+    if said:
+        lines += ["", "Warnings", *(f"  {text}" for text in said)]
     return "\n".join(lines) + "\n"
 
 

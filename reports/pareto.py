@@ -98,6 +98,7 @@ def _trial(base: Scenario, judge: Judge, trial: Trial, run_command: Callable[[di
         "binding_objective": outcome.binding_objective,
         "binding_resource": outcome.binding_resource,
         "calibrated": outcome.calibrated,
+        "warnings": list(outcome.warnings),
         "serve": serve_command(scenario),
         "run": run_command(trial.parameters),
         "equal": [],

@@ -154,4 +154,10 @@ def _commands(document: Document) -> list[str]:
 
 
 def _warnings(document: Document) -> list[str]:
-    return ["Warnings", *(f"  {text}" for text in document["warnings"])] if document["warnings"] else []
+    """Returns each warning once, with the letters of those that it is about where it is not about all."""
+    lines = []
+    for text in document["warnings"]:
+        about = [place for place, row in enumerate(document["front"]) if text in row["warnings"]]
+        letters = ", ".join(_LETTERS[place % len(_LETTERS)] for place in about)
+        lines.append(f"  {letters}: {text}" if 0 < len(about) < len(document["front"]) else f"  {text}")
+    return ["Warnings", *lines] if lines else []

@@ -17,6 +17,7 @@ from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
     from reports.document import Document
+    from reports.words import Words
     from sim.scenario.model import Scenario
     from sim.search import Archive, FlagSearch, Judge, Prices, SearchProgress, Space
 
@@ -106,6 +107,7 @@ def search(  # noqa: PLR0917 - typer calls it, by name
     given = _Given(scenario, tuple(set_ or ()), variant, seeds, seed, users, rate, concurrency)
     question = _question(given, (minimize, maximize), vary or [], allow or [], _prices(gpu_price or [], currency))
     folder = out if out is not None else Path("out") / file_name(question.base.name) / "search"
+    words = _prepared(folder, lang)
     url = storage if storage is not None else str(folder / "search.db")
     archive = question.open(url)
     progress = Progress()
@@ -115,7 +117,7 @@ def search(  # noqa: PLR0917 - typer calls it, by name
     )  # fmt: skip
     interrupted = _make(made, progress, jobs or cpu_count())
     document = question.document(archive, url, interrupted=interrupted)
-    _write(document, folder, lang)
+    _write(document, folder, words)
     _print(document, as_json=as_json)
     if interrupted:
         typer.echo(
@@ -285,13 +287,22 @@ def _make(made: FlagSearch, progress: Progress, jobs: int) -> bool:
     return False
 
 
-def _write(document: Document, folder: Path, lang: str) -> None:
-    from reports.html import render_html
-    from reports.pareto_page import search_report
+def _prepared(folder: Path, lang: str) -> Words:
+    """Returns the page's language, and makes sure that the page can be written: better now than after the search."""
     from reports.words import Words
     from sim.results.storage import write_text
 
-    words = Words.of(lang)
+    words, probe = Words.of(lang), folder / ".writable"
+    write_text(probe, "")
+    probe.unlink(missing_ok=True)
+    return words
+
+
+def _write(document: Document, folder: Path, words: Words) -> None:
+    from reports.html import render_html
+    from reports.pareto_page import search_report
+    from sim.results.storage import write_text
+
     write_text(folder / "pareto.json", _as_json(document))
     write_text(folder / "pareto.html", render_html(search_report(document, words), words))
     typer.echo(f"page: {folder / 'pareto.html'}", err=True)

@@ -10,6 +10,7 @@ from sim.capacity import Load, Point, Simulate
 from sim.errors import UserError
 from sim.parallel import Failure, call_each
 from sim.results.metrics import RunMetrics, summarize
+from sim.results.said_once import said_once
 from sim.scenario.model import Scenario
 from sim.search import Measure, configure
 from sim.what_if.changes import Change
@@ -29,6 +30,7 @@ class ChangeResult:
         effects: measure -> effect; empty when there is none.
         holds: whether every objective holds with it; None when there is no result.
         cause: why there is none.
+        warnings: what the reader must know of its runs and not of the baseline's.
     """
 
     change: Change
@@ -36,6 +38,7 @@ class ChangeResult:
     effects: Mapping[str, Effect]
     holds: bool | None
     cause: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,9 @@ class WhatIf:
             return ChangeResult(change, "failed", {}, None, failed[0].cause)
         point = self._point(found, seeds)
         effects = {measure.name: self._effect(measure, baseline.runs, point.runs) for measure in self.measures}
-        return ChangeResult(change, "simulated", effects, point.holds)
+        known = {text for run in baseline.runs for text in run.warnings}
+        said = said_once(text for run in point.runs for text in run.warnings if text not in known)
+        return ChangeResult(change, "simulated", effects, point.holds, warnings=tuple(said))
 
     def _effect(self, measure: Measure, before: Sequence[RunMetrics], after: Sequence[RunMetrics]) -> Effect:
         return effect_of([measure.of_run(run) for run in before], [measure.of_run(run) for run in after])

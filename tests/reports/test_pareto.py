@@ -81,6 +81,13 @@ def test_without_anything_allowed_the_page_and_the_text_say_so() -> None:
     assert "vllm serve" not in text
 
 
+def test_warnings_name_those_that_they_are_about() -> None:
+    found = document() | {"warnings": ["of all", "of one"]}
+    found["front"] = [row | {"warnings": ["of all"]} for row in found["front"]]
+    found["front"][1]["warnings"] = ["of all", "of one"]
+    assert render_search(found).endswith("Warnings\n  of all\n  b: of one\n")
+
+
 def test_one_measure_alone_has_no_plot() -> None:
     found = document(metrics=("ttft.p95", ""))
     assert "letters: the front" not in render_search(found)

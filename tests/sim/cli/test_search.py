@@ -283,6 +283,7 @@ def test_a_scenario_with_a_search_is_measured_at_one_load_when_nobody_asks_for_u
         ),
         (("--maximize", "users", "--vary", "max_num_seqs=1"), "--maximize users: the answer of a search, but one load"),
         (("--minimize", "ttft.p95", "--vary", "max_num_seqs=1", "--users", "4"), "--users: the workload of "),
+        (("--minimize", "ttft.p95", "--vary", "max_num_seqs=1", "--lang", "fr"), "--lang: unknown language 'fr'"),
     ],
 )
 def test_bad_input_is_told_in_one_line(scenario: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -300,6 +301,16 @@ def test_a_storage_that_cannot_be_opened_is_told_without_its_password(scenario: 
     assert "secret" not in message
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_simulated(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sim.simulate, "simulate", None)
+    (tmp_path / "file").write_text("")
+    result = invoke(scenario, *LATENCIES, *FLAGS, "--storage", str(tmp_path / "s.db"), out=tmp_path / "file")
+    assert isinstance(result.exception, UserError)
+    assert "cannot be written" in str(result.exception)
+
+
 def test_without_optuna_the_extra_is_named(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     message = fails(scenario, *LATENCIES, *FLAGS)
@@ -315,3 +326,15 @@ def test_progress_names_failed_trials(capsys: pytest.CaptureFixture[str]) -> Non
     first, second = capsys.readouterr().err.splitlines()
     assert first == "failed: trial 3: RuntimeError: boom"
     assert second.startswith("2 of 4 configurations, 1 on the front, ")
+
+
+def test_with_a_fitted_profile_the_interval_is_that_of_the_run_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, USERS)
+    fitted = ("--set", "server.profile=llama-3.1-8b-rtx-4090", "--set", "server.model=meta-llama/Llama-3.1-8B-Instruct")
+    result = invoke(path, *fitted, "--maximize", "users", "--vary", "max_num_seqs=4", "--json")
+    (trial,) = json.loads(result.stdout)["trials"]
+    answer = rerun(trial["run"])["supported_users"]
+    assert (trial["measures"]["users"], trial["low"], trial["high"]) == tuple(
+        answer[name] for name in ("value", "low", "high")
+    )
+    assert trial["calibrated"] is True

@@ -143,3 +143,14 @@ def test_progress_names_the_change(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("3 of 9 runs, ")
     assert line.endswith(" s, last: max_num_seqs 8 -> 16")
+
+
+def test_a_change_that_leaves_what_the_profile_was_fitted_to_says_so(scenario: Path) -> None:
+    fitted = ("--set", "server.profile=llama-3.1-8b-rtx-4090", "--set", "server.model=meta-llama/Llama-3.1-8B-Instruct")
+    result = invoke(scenario, *fitted, "--vary", "tensor_parallel_size=2", "--seeds", "1", "--json")
+    document = json.loads(result.stdout)
+    (change,) = document["changes"]
+    assert any("tensor_parallel_size" in text for text in change["warnings"])
+    assert not set(change["warnings"]) & set(document["warnings"])
+    text = invoke(scenario, *fitted, "--vary", "tensor_parallel_size=2", "--seeds", "1").stdout
+    assert f"  tensor_parallel_size 1 -> 2: {change['warnings'][0]}" in text
