@@ -241,3 +241,17 @@ def test_importing_the_command_loads_nothing_heavy() -> None:
     code = f"import sys, sim.cli.run; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "[]\n"
+
+
+def test_where_the_step_time_goes_is_said_when_it_is_asked_for(scenario: Path) -> None:
+    assert "Where the step time goes" not in invoke(scenario, "--users", "6").stdout
+    result = invoke(scenario, "--users", "6", "--step-split")
+    assert (
+        "Where the step time goes at load 6 (mean step in ms and %; analytical, as its parts add up)" in result.stdout
+    )
+    document = json.loads(invoke(scenario, "--step-split", "--json").stdout)
+    assert document["step_split"]["load"] == document["supported_users"]["value"]
+    parts = document["step_split"]["all"]["parts"]
+    assert sum(part["share"] for part in parts.values()) == pytest.approx(1, abs=1e-4)
+    schema = json.loads(files("sim.results").joinpath("run.schema.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema).validate(document)
