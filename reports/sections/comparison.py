@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from reports.content import Axis, Block, Cell, Chart, Column, Paragraph, Section, Series, Table, Value
 from reports.context import Context
 from reports.document import Document
-from reports.sections.server import num_gpus_of, output_cost
+from reports.sections.server import num_gpus_of, output_cost, user_month_cost
 from reports.sections.sweep import SLO_COLUMNS_S, slo_crossing, verdict
 from sim.what_if.effect import effect_of
 
@@ -64,6 +64,7 @@ def _answers(first: Context, context: Context) -> dict[str, Value | Cell]:
     if first.prices is not None:
         title = f"{words('column.cost_per_million')} ({first.prices.currency})"
         found[title] = Cell(output_cost(context), "money")
+        found[f"{words('cost.per_user_month')} ({first.prices.currency})"] = Cell(user_month_cost(context), "money")
     return found
 
 

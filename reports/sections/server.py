@@ -108,9 +108,9 @@ def cost_table(context: Context) -> Table:
         cost = output_cost(context, key)
         if cost is not None:
             rows.append((words(f"cost.{key}"), Cell(cost, "money")))
-    users = context.document["supported_users"]["value"] if context.source.unit == "users" else None
-    if users:
-        rows.append((words("cost.per_user_month"), Cell(per_hour * _HOURS_PER_MONTH / users, "money")))
+    a_month = user_month_cost(context)
+    if a_month is not None:
+        rows.append((words("cost.per_user_month"), Cell(a_month, "money")))
     people = context.document["registered_people"]
     if people:
         rows.append((words("cost.per_person_month"), Cell(per_hour * _HOURS_PER_MONTH / people, "money")))
@@ -130,6 +130,14 @@ def output_cost(context: Context, key: str = "output_tokens_per_s") -> float | N
     if context.prices is None or not rate:
         return None
     return context.prices.gpu_hour * num_gpus_of(context.document) / (3600 * float(rate)) * 1e6
+
+
+def user_month_cost(context: Context) -> float | None:
+    """Returns what the server costs a month for each user it supports; None without prices or users."""
+    users = context.document["supported_users"]["value"] if context.source.unit == "users" else None
+    if context.prices is None or not users:
+        return None
+    return context.prices.gpu_hour * num_gpus_of(context.document) * _HOURS_PER_MONTH / float(users)
 
 
 def num_gpus_of(document: Document) -> int:

@@ -96,8 +96,10 @@ def test_different_units_are_not_subtracted() -> None:
 def test_costs_are_compared_when_prices_are_given() -> None:
     sources = [source("a", SURE), source("b", SURE, "server.tensor_parallel_size=2")]
     table = build_report(sources, EN, Prices(1.0, "USD")).tables()[0]
-    title, *costs = table.rows[-1]
+    title, *costs = table.rows[-2]
     assert title == "cost of 1 M output tokens (USD)"
+    assert table.rows[-1][0] == "a user, a month (USD)"
+    assert [plain(cost) for cost in table.rows[-1][1:]] == pytest.approx([730 / 30, 2 * 730 / 30])
     values = [float(str(plain(cost))) for cost in costs]
     assert values[1] == pytest.approx(2 * values[0])
 
