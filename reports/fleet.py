@@ -11,8 +11,8 @@ from sim.scenario.model import Server
 Document = dict[str, Any]
 
 _TOTALS = (
-    "mean_up", "most_up", "fewest_up", "replica_hours", "num_failures", "num_starts", "num_lost", "num_rerouted",
-    "rerouted_delay_ms",
+    "mean_up", "most_up", "fewest_up", "replica_hours", "num_failures", "num_starts", "num_lost", "num_retries",
+    "num_rerouted", "rerouted_delay_ms",
 )  # fmt: skip
 _EACH = (
     "up_s", "num_requests", "num_lost", "ttft_p95_ms", "output_tokens_per_s", "busy", "running", "waiting", "kv",
@@ -81,7 +81,8 @@ def fleet_lines(document: Document) -> list[str]:
             f", {_show(use['rerouted_delay_ms'])} ms later on average" if use["rerouted_delay_ms"] is not None else ""
         )
         lines.append(
-            f"  failures: {_show(use['num_failures'])}; requests lost {_show(use['num_lost'])}, "
+            f"  failures: {_show(use['num_failures'])}; requests lost {_show(use['num_lost'])}, tried again by clients "
+            f"{_show(use['num_retries'])}, "
             f"sent to another replica {_show(use['num_rerouted'])}{delay}"
         )
     return lines

@@ -61,6 +61,7 @@ class FleetUse:
         num_failures: replicas that failed in the window.
         num_starts: replicas started in the window.
         num_lost: requests sent in the window that were lost with their replica.
+        num_retries: requests sent in the window that are a client's further try, whatever the reason.
         num_rerouted: requests sent in the window whose replica failed and that were sent to another one.
         rerouted_delay_ms: of those that were answered, mean time from the first sending to the last; None without any.
     """
@@ -73,6 +74,7 @@ class FleetUse:
     num_failures: int
     num_starts: int
     num_lost: int
+    num_retries: int
     num_rerouted: int
     rerouted_delay_ms: float | None
 
@@ -114,6 +116,7 @@ def fleet_use(run: RunRecord, columns: RequestColumns, window: Window, sent: Boo
         num_failures=sum(what == "fail" for _, _, what in inside),
         num_starts=sum(what == "start" for _, _, what in inside),
         num_lost=int(lost.sum()),
+        num_retries=int((sent & (as_array(run.requests.column("attempt")) > 0)).sum()),
         num_rerouted=num_rerouted,
         rerouted_delay_ms=delay_ms,
     )

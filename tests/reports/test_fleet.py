@@ -47,7 +47,8 @@ def test_the_document_holds_each_replica_and_fits_its_schema(tmp_path: Path) -> 
     assert fleet["replicas"][1]["up_s"] == fleet["replicas"][0]["up_s"] - 10
     text = render(document)
     assert "Replicas at load 40 (router least_requests" in text
-    assert f"requests lost {fleet['num_lost']}, sent to another replica {fleet['num_rerouted']}" in text
+    assert f"requests lost {fleet['num_lost']}, tried again by clients 0, " in text
+    assert f"sent to another replica {fleet['num_rerouted']}" in text
 
 
 def test_a_server_with_one_replica_says_nothing_of_replicas(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ def test_a_router_that_tries_again_saves_those_without_a_first_token(tmp_path: P
 
 def test_a_client_that_tries_again_gets_its_answer(tmp_path: Path) -> None:
     case = users(tmp_path, 40, server=failing(restart="10s"), retries={"max": 3, "backoff": "100ms"})
-    run, _, _ = made(case)
+    run, metrics, _ = made(case)
     lost = sum(request.outcome is Outcome.LOST for request in run.requests)
     assert lost
-    assert sum(request.attempt > 0 for request in run.requests) == lost
+    assert sum(request.attempt > 0 for request in run.requests) == lost == fleet_of(metrics).num_retries
     assert all(request.outcome is Outcome.FINISHED for request in run.requests if request.attempt)
 
 
