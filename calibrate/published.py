@@ -234,8 +234,8 @@ def qwen3_30b_a3b_rtx_pro_6000_dp2(folder: Path, _jobs: int, _progress: Progress
         "qwen3-30b-a3b-rtx-pro-6000-dp2",
         "Qwen3-30B-A3B bf16 on two RTX PRO 6000 Blackwell, data and expert parallel, vLLM 0.19.0, operator timings.",
         _NCCL_NOTE,
-        "`headcount replay` steps two ranks together, each with a scheduler of its own, and hands them the requests in "
-        "turn; a step takes as long as the attention of the slower rank and the mean tokens of both do.",
+        "Two ranks, each with a scheduler of its own, step together: a step takes as long as the attention of the "
+        "slower rank and, beyond captured graphs, the mean tokens of both do.",
     )
     server = _table_server(
         "Qwen/Qwen3-30B-A3B-Instruct-2507", "rtx-pro-6000", data_parallel_size=2, enable_expert_parallel=True
