@@ -67,9 +67,11 @@ class Context:
 
     @property
     def seats(self) -> int | None:
-        """Returns how many requests the server runs at once at most; None where that is not known."""
+        """Returns how many requests the server runs at once at most, all replicas together; None where not known."""
         if self.kind == "vllm":
-            return int(self.flag("max_num_seqs"))
+            own = self.document["server"].get("replicas", 1)
+            replicas = own if self.shown is None else self.shown.run.num_replicas
+            return int(self.flag("max_num_seqs")) * int(replicas)
         return self.shown.run.max_num_seqs * self.shown.run.num_replicas if self.shown is not None else None
 
     @property

@@ -30,17 +30,19 @@ class Steps:
     preempted: IntArray
     queries: IntArray
     hits: IntArray
+    replica: IntArray
+    num_replicas: int = 1
 
     @classmethod
     def of(cls, run: RunRecord) -> Steps:
         """Reads the log of a run; several replicas are taken together, in order of time."""
         log = run.steps
-        start, end = as_array(log.start_ns), as_array(log.end_ns)
+        start, end, replica = as_array(log.start_ns), as_array(log.end_ns), as_array(log.replica)
         order = np.argsort(end, kind="stable")
-        end = end[order]
-        begin = start[order]
-        if run.num_replicas == 1 and len(end):
-            begin[1:] = np.maximum(begin[1:], end[:-1])
+        end, begin, replica = end[order], start[order], replica[order]
+        for number in range(run.num_replicas):
+            own = np.flatnonzero(replica == number)
+            begin[own[1:]] = np.maximum(begin[own[1:]], end[own[:-1]])
         free = as_array(log.num_free_blocks)[order]
         return cls(
             begin_ns=begin,
@@ -53,6 +55,8 @@ class Steps:
             preempted=as_array(log.num_preempted)[order],
             queries=as_array(log.prefix_queries)[order],
             hits=as_array(log.prefix_hits)[order],
+            replica=replica,
+            num_replicas=run.num_replicas,
         )
 
     @property
@@ -87,14 +91,22 @@ class Bins:
         return len(self.edges_s) - 1
 
     def mean(self, values: IntArray | FloatArray) -> tuple[float, ...]:
-        """Returns the time-weighted mean of each bin; between steps the engine is idle, and the value 0."""
+        """Returns the time-weighted mean of each bin, summed over the replicas; idle time counts as 0."""
         width_ns = (self.edges_s[1] - self.edges_s[0]) * 1e9
         weighted = np.bincount(self.index, weights=values * self.steps.duration_ns, minlength=self.count)
-        return _rounded(np.minimum(weighted / width_ns, self._largest(values)))
+        return _rounded(np.minimum(weighted / width_ns, self._largest(values).sum(axis=0)))
 
     def largest(self, values: IntArray | FloatArray) -> tuple[float, ...]:
-        """Returns the largest value of each bin, 0 where no step ends."""
-        return _rounded(self._largest(values))
+        """Returns the largest value of each bin, 0 where no step ends; of several replicas, their largest added up."""
+        return _rounded(self._largest(values).sum(axis=0))
+
+    def mean_share(self, values: FloatArray) -> tuple[float, ...]:
+        """Returns the time-weighted mean of each bin, and over the replicas."""
+        return _rounded(np.array(self.mean(values)) / self.steps.num_replicas)
+
+    def largest_share(self, values: FloatArray) -> tuple[float, ...]:
+        """Returns the largest value of each bin, of the replica that has it."""
+        return _rounded(self._largest(values).max(axis=0))
 
     def total(self, values: IntArray) -> tuple[float, ...]:
         """Returns the sum of each bin."""
@@ -113,8 +125,9 @@ class Bins:
         return _rounded(np.divide(weighted, weight, out=np.zeros(self.count), where=weight > 0))
 
     def _largest(self, values: IntArray | FloatArray) -> FloatArray:
-        found = np.zeros(self.count)
-        np.maximum.at(found, self.index, values)
+        """Returns a row a replica."""
+        found = np.zeros((self.steps.num_replicas, self.count))
+        np.maximum.at(found, (self.steps.replica, self.index), values)
         return found
 
 

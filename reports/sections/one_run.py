@@ -114,11 +114,11 @@ def _over_time(context: Context, detail: Detail, steps: Steps) -> list[Chart]:
     )  # fmt: skip
     kv = Chart(
         "kv_over_time", words("chart.kv.title"), caption,
-        words("chart.kv.alt", share=words.share(max(bins.largest(steps.kv_share), default=0.0))),
+        words("chart.kv.alt", share=words.share(max(bins.largest_share(steps.kv_share), default=0.0))),
         x, Axis(words("column.kv"), kind="share", at_least=1.0),
         (
-            Series("kv_mean", words("series.mean"), times, bins.mean(steps.kv_share), 0, "step"),
-            Series("kv_max", words("series.max"), times, bins.largest(steps.kv_share), 1, "step", dash=1),
+            Series("kv_mean", words("series.mean"), times, bins.mean_share(steps.kv_share), 0, "step"),
+            Series("kv_max", words("series.max"), times, bins.largest_share(steps.kv_share), 1, "step", dash=1),
         ),
         code="F4",
     )  # fmt: skip
