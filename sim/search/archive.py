@@ -87,16 +87,23 @@ class Archive:
         return found
 
     def ask(self) -> Trial | None:
-        """Begins a trial; None when another process has begun the same configuration just before."""
+        """Begins a trial; None when another process has made or begun the same configuration just before.
+
+        One that is only begun is left to its process while there are others: that process may be dead.
+        """
         asked = self.study.ask(distributions(self.space))
         self._asked[asked.number] = asked
         chosen = {axis.key: asked.params[axis.key] for axis in self.space.axes}
-        before = self.trials()[: asked.number]
-        busy = {self.space.identity(each.parameters) for each in before if each.parameters and each.state != "dropped"}
-        if self.space.identity(chosen) in busy and len(busy) < self.space.size:
+        identity, others = self.space.identity(chosen), self.trials()
+        begun = self._identities(others[: asked.number], "running")
+        decided = self._identities(others, "done", "refused", "failed")
+        if identity in decided or (identity in begun and len(begun | decided) < self.space.size):
             self.drop(asked.number)
             return None
         return Trial(asked.number, chosen, "running")
+
+    def _identities(self, trials: Sequence[Trial], *states: State) -> set[tuple[int, ...]]:
+        return {self.space.identity(each.parameters) for each in trials if each.parameters and each.state in states}
 
     def finish(self, number: int, outcome: Outcome, address: str, same_as: int | None = None) -> None:
         """Ends a trial with its outcome."""

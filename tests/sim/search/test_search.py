@@ -106,6 +106,15 @@ def test_a_configuration_that_another_process_has_just_begun_is_left_to_it() -> 
     assert [each.state for each in archive.trials()] == ["running", "dropped"]
 
 
+def test_a_configuration_that_another_process_has_just_ended_is_not_made_again(tmp_path: Path) -> None:
+    vary = ["max_num_seqs=1,2"]
+    made = made_search(tmp_path / "s.db", 2, vary=vary, served=Served(lambda _: (1.0, 1.0)))
+    made.search.run()
+    late = made_search(tmp_path / "s.db", 2, vary=vary, served=Served(lambda _: (1.0, 1.0)))
+    assert late.search.archive.ask() is None  # it was chosen when one was left, and meanwhile none is
+    assert [each.state for each in late.trials] == ["done", "done", "dropped"]
+
+
 def test_servers_that_do_not_start_cost_nothing_and_are_not_tried_again() -> None:
     vary = ["max_num_seqs=8,16", "gpu_memory_utilization=0.1,0.9"]
     made = made_search(MEMORY, 4, vary=vary, served=Served(lambda _: (1.0, 1.0)))
