@@ -18,6 +18,7 @@ from sim.results.metrics import RunMetrics, is_finite, summarize, summarize_wind
 from sim.results.window import Window
 from sim.scenario.load import scenario_from_text
 from sim.scenario.model import Objective, Scenario, scenario_hash
+from sim.scenario.problems import ScenarioError
 
 SCENARIO_FILE = "scenario.json"
 """The scenario as it was run, changes of the command line included: its `model_dump(mode="json", by_alias=True)`."""
@@ -71,9 +72,9 @@ class Source:
         document = read_json(folder / "result.json")
         if document.get("format") != FORMAT:
             raise UserError(f"{folder / 'result.json'}: format {document.get('format')!r}; known: {FORMAT}")
-        stored_scenario = _stored_scenario(folder)
+        stored_scenario = _stored_scenario(folder, None if scenario is None else scenario.resolve("."))
         if scenario is not None and stored_scenario is not None:
-            scenario = stored_scenario.with_base_dir(scenario.resolve("."))  # as it was run, with its files found
+            scenario = stored_scenario  # as it was run, with its files found
         if scenario is not None and scenario_hash(scenario) != document["scenario_hash"]:
             raise UserError(f"--scenario: not the scenario that {folder} is of: name, values or files differ")
         what_if = folder / WHAT_IF_FILE
@@ -191,11 +192,26 @@ def _worst_first(point: Document, binding: str | None) -> list[int]:
     return [seed for _, seed in sorted(order)]
 
 
-def _stored_scenario(folder: Path) -> Scenario | None:
+def _stored_scenario(folder: Path, base_dir: Path | None) -> Scenario | None:
+    """Reads the scenario of a run; None where there is none, or where the files that it names are elsewhere.
+
+    Args:
+        folder: of the run.
+        base_dir: where its files lie, if that is known.
+    """
     path = folder / SCENARIO_FILE
     if not path.is_file():
         return None
+    if base_dir is not None:
+        try:
+            return Scenario.model_validate(read_json(path)).with_base_dir(base_dir)
+        except ValueError as error:
+            raise UserError(f"{path}: not a scenario of this version: {str(error).splitlines()[0]}") from None
     try:
         return scenario_from_text(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ScenarioError as error:
+        if all("no such file" in problem.message for problem in error.problems):
+            return None
+        raise

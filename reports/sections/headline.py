@@ -74,6 +74,7 @@ def _single_answer(context: Context) -> tuple[str, Tone]:
     if point is None:
         return words("answer.interrupted"), "warn"
     load = context.load(point["load"])
+    load = load[0].upper() + load[1:]
     if not point["objectives"] and not point["overloaded"]:
         return words("answer.unjudged", load=load), "plain"
     met = point["objectives_met"]
