@@ -96,7 +96,9 @@ def _head(document: Document) -> list[str]:
         f"  objectives (means over {len(document['seeds'])} seeds): {', '.join(document['objectives'])}",
     ]
     if not document["prices_per_gpu_hour"]:
-        lines.append("  no prices: ordered by the number of GPUs; give --price GPU=PRICE for each (per GPU and hour)")
+        lines.append(
+            "  no prices: ordered by the number of GPUs; give --gpu-price GPU=PRICE for each (per GPU and hour)"
+        )
     return lines
 
 

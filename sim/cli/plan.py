@@ -43,7 +43,8 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
     ] = True,
     max_replicas: Annotated[int, typer.Option(min=1, help="Most replicas of a deployment.")] = 64,
     price: Annotated[
-        list[str] | None, typer.Option("--price", metavar="GPU=PRICE", help="Of one GPU for an hour; may be repeated.")
+        list[str] | None,
+        typer.Option("--gpu-price", "--price", metavar="GPU=PRICE", help="Of one GPU for an hour; may be repeated."),
     ] = None,
     currency: Annotated[str, typer.Option(help="Of the prices.")] = "USD",
     router: Annotated[
@@ -143,7 +144,7 @@ def _prices(texts: list[str]) -> dict[str, float]:
         except ValueError:
             value = -1.0
         if not value > 0:
-            raise UserError(f"--price {text}: expected GPU=PRICE with a price above 0, for example h100=2.50")
+            raise UserError(f"--gpu-price {text}: expected GPU=PRICE with a price above 0, for example h100=2.50")
         prices[find_gpu(name).name] = value
     return prices
 
