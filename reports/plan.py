@@ -97,7 +97,7 @@ def _head(document: Document) -> list[str]:
     ]
     if not document["prices_per_gpu_hour"]:
         lines.append(
-            "  no prices: ordered by the number of GPUs; give --gpu-price GPU=PRICE for each (per GPU and hour)"
+            "  no prices: ordered by number of GPUs; give --gpu-price GPU=PRICE for each (of one GPU, an hour)"
         )
     return lines
 
