@@ -1,11 +1,18 @@
 """The whole way on a real server: start, calibrate, spot-check loads that were not fitted to, replay the steps, stop.
 
-A tiny random-weight model on the CPU build of vLLM: real scheduler, API server, client. Bounds are wide, for a busy
-machine must not fail the test; the strict verdict of each load is printed (run with -s).
+A tiny random-weight model on the CPU build of vLLM: real scheduler, API server, client. A load is predicted well enough
+when the median error of its latencies is within 10 %, or within twice the spread between two runs of the real server;
+preemptions within 20 %, or as the two runs agree. All numbers are printed (run with -s).
+
+A profile is of the machine as it was. Where other programs come and go, the server of a minute later is another one. So
+the server computes on one thread (several wait for each other, and with them for whatever else runs), server and client
+go first where that is allowed, and a load that is missed is tried again, with a profile of its own minute, up to three
+times in all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -42,11 +49,11 @@ UNSEEN = {
     "shared_prefix: {tokens: 96}}]}",
 }
 PRESSURE = (
-    "{kind: closed_loop, num_requests: 48, max_concurrency: 20, classes: [{name: long, "
+    "{kind: closed_loop, num_requests: 80, max_concurrency: 24, classes: [{name: long, "
     "prompt_tokens: {uniform: {low: 200, high: 420}}, output_tokens: {uniform: {low: 90, high: 190}}}]}"
 )
-WIDE_TOLERANCE_PERCENT = 35.0  # for a busy machine; the strict one is 10
-STRICT_TOLERANCE_PERCENT = 10.0
+TOLERANCE_PERCENT = 10.0
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,18 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
+@contextlib.contextmanager
+def _going_first() -> Iterator[None]:
+    """Takes precedence over other programs, for this process and what it starts meanwhile, where that is allowed."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, min(-10, before))
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+
+
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     vllm, folder, port = _vllm(), tmp_path_factory.mktemp("live"), _free_port()
@@ -84,9 +103,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         recorded_command(command),
         folder / "server.log",
         base_url=f"http://127.0.0.1:{port}",
-        environment={**CPU_ENVIRONMENT, **recording_environment(steps)},
+        environment={**CPU_ENVIRONMENT, **recording_environment(steps), "OMP_NUM_THREADS": "1"},
     )
-    with server:
+    with _going_first(), server:
         yield Live(server, steps, folder)
     assert server.process is None
 
@@ -97,20 +116,45 @@ def _invoke(command: Any, *arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
+class Calibration:
+    """The newest profile of the server; each is made in less than five minutes."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self.number = 0
+        self.renew()
+
+    @property
+    def profile(self) -> Path:
+        return self.live.folder / f"calibration-{self.number}" / "profile.yaml"
+
+    def renew(self) -> None:
+        self.number += 1
+        began = time.monotonic()
+        result = _invoke(
+            calibrate, "--base-url", self.live.server.base_url, "--steps", str(self.live.steps),
+            "--out", str(self.profile.parent), "--max-concurrency", "12", "--max-time", "140", "--max-requests", "400",
+        )  # fmt: skip
+        seconds = time.monotonic() - began
+        _say(f"\n{result.stdout}\ncalibrated in {seconds:.0f} s")
+        assert result.exit_code == 0, result.output
+        assert seconds < 300
+
+
 @pytest.fixture(scope="module")
-def calibrated(live: Live) -> Path:
-    """The profile, made in less than five minutes."""
-    out = live.folder / "calibration"
-    began = time.monotonic()
-    result = _invoke(
-        calibrate, "--base-url", live.server.base_url, "--steps", str(live.steps), "--out", str(out),
-        "--max-concurrency", "12", "--max-time", "140", "--max-requests", "400",
-    )  # fmt: skip
-    seconds = time.monotonic() - began
-    _say(f"\n{result.stdout}\ncalibrated in {seconds:.0f} s")
-    assert result.exit_code == 0, result.output
-    assert seconds < 300
-    return out / "profile.yaml"
+def calibration(live: Live) -> Calibration:
+    return Calibration(live)
+
+
+def _passed(live: Live, calibration: Calibration, name: str, workload: str) -> dict[str, Any]:
+    """Checks a load until it is predicted; returns what was found."""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            calibration.renew()
+        document = _check(live, _scenario(live, calibration.profile, name, workload))
+        if document["passed"]:
+            return document
+    raise AssertionError(f"{name}: {document['reasons']}, {ATTEMPTS} times")
 
 
 def _scenario(live: Live, profile: Path, name: str, workload: str) -> Path:
@@ -126,7 +170,7 @@ def _check(live: Live, scenario: Path) -> dict[str, Any]:
     plot = scenario.with_suffix(".png")
     result = _invoke(
         spot_check, str(scenario), "--base-url", live.server.base_url, "--json",
-        "--tolerance", str(STRICT_TOLERANCE_PERCENT), "--plot", str(plot),
+        "--tolerance", str(TOLERANCE_PERCENT), "--plot", str(plot),
     )  # fmt: skip
     assert result.exit_code in (0, 1), result.output
     assert plot.stat().st_size > 10_000
@@ -143,7 +187,7 @@ def _say(text: str) -> None:
 
 def _show(document: dict[str, Any]) -> None:
     _say(
-        f"\n{document['scenario']}: {'PASS' if document['passed'] else 'FAIL'} by the strict bar: median error "
+        f"\n{document['scenario']}: {'PASS' if document['passed'] else 'FAIL'}: median error "
         f"{document['median_error_percent']:.1f} %, spread {document['median_spread_percent']:.1f} %, allowed "
         f"{document['allowed_percent']:.1f} % {document['reasons'] or ''}"
     )
@@ -159,33 +203,27 @@ def _row(document: dict[str, Any], metric: str) -> dict[str, Any]:
     return next(row for row in document["rows"] if row["metric"] == metric)
 
 
-def test_the_profile_is_of_the_server_that_was_measured(calibrated: Path) -> None:
-    profile = load_profile(calibrated)
+def test_the_profile_is_of_the_server_that_was_measured(calibration: Calibration) -> None:
+    profile = load_profile(calibration.profile)
     assert profile.server.vllm_version.startswith("0.32")
     assert profile.server.async_scheduling is False
     assert profile.errors
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_loads_it_was_not_fitted_to_are_predicted(live: Live, calibrated: Path, name: str) -> None:
-    document = _check(live, _scenario(live, calibrated, name, UNSEEN[name]))
-    allowed = max(WIDE_TOLERANCE_PERCENT, document["allowed_percent"])
-    assert document["median_error_percent"] <= allowed
+def test_loads_it_was_not_fitted_to_are_predicted(live: Live, calibration: Calibration, name: str) -> None:
+    document = _passed(live, calibration, name, UNSEEN[name])
     assert document["num_finished"] == document["num_requests"]
     hit_rate = _row(document, "hit_rate")
     assert hit_rate["simulated"] == pytest.approx(hit_rate["live"][0], abs=0.02)
 
 
-def test_kv_pressure_is_predicted(live: Live, calibrated: Path) -> None:
-    document = _check(live, _scenario(live, calibrated, "kv pressure", PRESSURE))
-    preemptions = _row(document, "preemptions")
-    measured = sum(preemptions["live"]) / 2
-    assert measured > 5
-    assert preemptions["simulated"] == pytest.approx(measured, rel=0.5, abs=4)
-    assert document["median_error_percent"] <= max(WIDE_TOLERANCE_PERCENT, document["allowed_percent"])
+def test_kv_pressure_is_predicted(live: Live, calibration: Calibration) -> None:
+    document = _passed(live, calibration, "kv pressure", PRESSURE)
+    assert sum(_row(document, "preemptions")["live"]) > 10
 
 
-def test_the_steps_of_the_whole_session_are_replayed_exactly(live: Live, calibrated: Path) -> None:
+def test_the_steps_of_the_whole_session_are_replayed_exactly(live: Live, calibration: Calibration) -> None:
     """Everything the engine did since its start, calibration and spot checks: every field of every step."""
     record = collect_steps(live.steps, live.folder / "steps.jsonl")
     for reference in (False, True):
