@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.capacity import CapacityResult, Point, Simulate, find_capacity
+from sim.capacity import CapacityResult, Point, SearchInterruptedError, Simulate, find_capacity
 from sim.capacity.loads import own_load
 from sim.errors import UserError
 from sim.parallel import Failure, call_each
@@ -253,7 +253,10 @@ def _simulate_one(task: _Task) -> CapacityResult | RunMetrics:
     """Makes one run, or without a seed a whole capacity search, where it is called."""
     scenario, simulate, drawn, seed = task
     if seed is None:
-        return find_capacity(scenario, simulate, drawn=None if drawn is None else drawn(scenario))
+        try:
+            return find_capacity(scenario, simulate, drawn=None if drawn is None else drawn(scenario))
+        except SearchInterruptedError:  # not a failure of this configuration: nothing else is to be simulated either
+            raise KeyboardInterrupt from None
     return summarize(simulate(scenario, seed=seed, load=None), scenario)
 
 

@@ -176,6 +176,24 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
     assert "(4 of 4 configurations simulated)" in whole.stdout
 
 
+def test_ctrl_c_in_the_search_for_a_capacity_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate = sim.simulate.simulate
+    made: list[int] = []
+
+    def interrupted(scenario: Scenario, *, seed: int, load: float | None = None) -> RunRecord:
+        made.append(seed)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return simulate(scenario, seed=seed, load=load)
+
+    monkeypatch.setattr(sim.simulate, "simulate", interrupted)
+    path = write(tmp_path, USERS)
+    result = invoke(path, "--minimize", "itl.p95", "--maximize", "users", "--vary", "max_num_seqs=2,8")
+    assert (result.exit_code, len(made)) == (130, 3)
+    assert "failed" not in result.output
+    assert "interrupted: 0 trials are kept; the same command goes on from there" in result.stderr
+
+
 def test_two_processes_share_one_storage(scenario: Path, tmp_path: Path) -> None:
     code = "import sys; from sim.cli import main; sys.argv[0] = 'headcount'; main()"
     command = [sys.executable, "-c", code, "search", str(scenario), "--minimize", "ttft.p95", "--jobs", "1"]
@@ -308,7 +326,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_simulated(
     (tmp_path / "file").write_text("")
     result = invoke(scenario, *LATENCIES, *FLAGS, "--storage", str(tmp_path / "s.db"), out=tmp_path / "file")
     assert isinstance(result.exception, UserError)
-    assert "cannot be written" in str(result.exception)
+    assert "is a file; choose another folder" in str(result.exception)
 
 
 def test_without_optuna_the_extra_is_named(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
