@@ -6,6 +6,7 @@ which it wanted to send them, and wait for the cap again. Errors at saturation w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from sim.engine.lockstep import run_in_step
 from sim.engine.process import run as run_engine
 from sim.engine.profile_terms import FittedStepTime
 from sim.engine.step_time import ClientLatency, StepTimeModel
-from sim.records import RequestLog, RunRecord
+from sim.records import Outcome, RequestLog, RunRecord
 from sim.workload.client import Workload
 from sim.workload.closed_loop import ClosedLoop
 from sim.workload.open_loop import OpenLoop
@@ -29,6 +30,13 @@ from sim.workload.replay import ReplayedRequests, replay_times
 from sim.workload.trace import Trace
 
 _HELD_BACK_S = 0.5
+_NO_ANSWER = {
+    Outcome.REFUSED: "longer than max_model_len allows",
+    Outcome.REJECTED: "an admission limit was reached",
+    Outcome.TIMED_OUT: "the client gave up",
+    Outcome.NEVER_FITS: "longer than the whole KV pool",
+    Outcome.UNFINISHED: "still in the server at the end",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ def replay(
     )
     out_of_range = tuple(model.out_of_range())
     warnings = (*run.warnings, *deployment.warnings, *record.warnings, *_held_back(run, cap), *out_of_range)
+    warnings += (*_unanswered(record), *_empty_window(record, window_s))
     comparison = compare(run, predicted_latencies(record), record, window_s=window_s, warnings=warnings)
     return Replay(record, comparison, out_of_range)
 
@@ -174,6 +183,25 @@ def _workload(requests: Trace, max_concurrency: int | None) -> Workload:
     if max_concurrency is None:
         return OpenLoop(source, names)
     return ClosedLoop(source, names, max_concurrency)
+
+
+def _unanswered(record: RunRecord) -> tuple[str, ...]:
+    """Says how many requests got no answer: they have no predicted latency, whatever was measured of them."""
+    counts = Counter(request.outcome for request in record.requests)
+    return tuple(
+        f"{counts[outcome]} of {len(record.requests)} requests got no answer in the simulation: {why}; the predicted "
+        "numbers are those of the others"
+        for outcome, why in _NO_ANSWER.items()
+        if counts[outcome]
+    )
+
+
+def _empty_window(record: RunRecord, window_s: tuple[float, float] | None) -> tuple[str, ...]:
+    """Says when a window lies where nothing was simulated."""
+    if window_s is None or window_s[0] < record.end_ns / 1e9:
+        return ()
+    end_s = record.end_ns / 1e9
+    return (f"--window {window_s[0]:g}:{window_s[1]:g} begins after the simulated run, which ends at {end_s:.1f} s",)
 
 
 def _held_back(run: MeasuredRun, cap: int | None) -> tuple[str, ...]:

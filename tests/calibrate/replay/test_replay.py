@@ -124,6 +124,17 @@ def test_requests_without_latencies_are_predicted_alone(files: Path) -> None:
     assert row["predicted"] == pytest.approx(8 + 9.01, rel=0.01)
 
 
+def test_requests_without_an_answer_and_windows_without_a_request_are_told(files: Path) -> None:
+    (files / "long.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,5\n1,9999999,5\n")
+    code, output = run_command(files / "long.csv", "--profile", files / "made.yaml", "--window", "50:60")
+    assert code == 0
+    assert "warning: 1 of 2 requests got no answer in the simulation: longer than max_model_len allows" in output
+    assert "warning: --window 50:60 begins after the simulated run, which ends at 1.0 s" in output
+    (files / "short.csv").write_text("arrival_s,input_tokens,output_tokens\n0,100,5\n1,100,5\n")
+    _, output = run_command(files / "short.csv", "--profile", files / "made.yaml", "--window", "0:2")
+    assert "warning" not in output
+
+
 def test_replicas_share_the_requests_in_turn() -> None:
     run = made_run("low", 2.0)
     model = FittedModel(StepCoefficients(floor_ns=1e7))
