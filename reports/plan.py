@@ -89,11 +89,13 @@ def render_plan(document: Document) -> str:
 def _head(document: Document) -> list[str]:
     unit = _UNITS[document["unit"]]
     lost = f"; with one replica lost, {_show(document['load'])} must still hold" if document["survive_loss"] else ""
+    number = len(document["seeds"])
+    means = f"means over {number} seeds" if number > 1 else "one seed"
     answer = "interrupted: " if document["interrupted"] else "" if document["holds"] else "nothing holds: "
     lines = [
         f"{answer}{document['scenario']}: {_show(document['load'])} {unit}, {_show(document['peak'])} at the peak "
         f"(factor {_show(document['peak_factor'])}){lost}",
-        f"  objectives (means over {len(document['seeds'])} seeds): {', '.join(document['objectives'])}",
+        f"  objectives ({means}): {', '.join(document['objectives'])}",
     ]
     if not document["prices_per_gpu_hour"]:
         lines.append(

@@ -40,6 +40,20 @@ def load_checked(path: Path, overrides: Sequence[str] = (), variant: str | None 
     return scenario
 
 
+def gpu_named(option: str, name: str) -> str:
+    """Returns what the table calls a GPU that an option names.
+
+    Raises:
+        UserError: no such GPU; the message names the option.
+    """
+    from sim.hardware import find_gpu
+
+    try:
+        return find_gpu(name).name
+    except UserError as error:
+        raise UserError(f"{option}: {str(error).removeprefix('gpu: ')}") from None
+
+
 def _findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
     """Yields the key at fault and what is wrong."""
     from sim.hardware import find_gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.checked import gpu_named
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
@@ -134,7 +136,6 @@ def _load(path: Path, overrides: list[str], variant: str | None, given: tuple[st
 
 def _prices(texts: list[str]) -> dict[str, float]:
     from sim.errors import UserError
-    from sim.hardware import find_gpu
 
     prices: dict[str, float] = {}
     for text in texts:
@@ -143,9 +144,9 @@ def _prices(texts: list[str]) -> dict[str, float]:
             value = float(amount)
         except ValueError:
             value = -1.0
-        if not value > 0:
+        if not 0 < value < math.inf:
             raise UserError(f"--gpu-price {text}: expected GPU=PRICE with a price above 0, for example h100=2.50")
-        prices[find_gpu(name).name] = value
+        prices[gpu_named("--gpu-price", name)] = value
     return prices
 
 
@@ -164,7 +165,9 @@ def _candidates(scenario: Scenario, gpus: str | None, tp: str | None, router: st
         degrees = [0]
     if any(degree < 1 for degree in degrees):
         raise UserError(f"--tp: expected whole numbers from 1, separated by commas; got {tp!r}")
-    names = [name.strip() for name in gpus.split(",") if name.strip()] if gpus else []
+    names = [gpu_named("--gpus", each.strip()) for each in (gpus or "").split(",") if each.strip()]
+    if gpus is not None and not names:
+        raise UserError(f"--gpus: expected names of GPUs, separated by commas; got {gpus!r}")
     return candidates(scenario, names, degrees, router)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.checked import gpu_named
 from sim.cli.run import at_one_load, file_name, run_overrides
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
@@ -244,7 +245,6 @@ def _lifted(allow: list[str]) -> list[str]:
 def _prices(texts: list[str], currency: str) -> Prices:
     """Reads `2.5` and `h100=2.5`; a GPU may be called as people call it."""
     from sim.errors import UserError
-    from sim.hardware import find_gpu
     from sim.search import Prices
 
     any_gpu, of_gpu = None, {}
@@ -257,7 +257,7 @@ def _prices(texts: list[str], currency: str) -> Prices:
         if not 0 <= price < math.inf:
             raise UserError(f"--gpu-price {text}: expected a price of an hour, as in 2.5 or h100=2.5")
         if name:
-            of_gpu[find_gpu(name).name] = price
+            of_gpu[gpu_named("--gpu-price", name)] = price
         else:
             any_gpu = price
     return Prices(any_gpu, of_gpu, currency)
@@ -290,11 +290,10 @@ def _make(made: FlagSearch, progress: Progress, jobs: int) -> bool:
 def _prepared(folder: Path, lang: str) -> Words:
     """Returns the page's language, and makes sure that the page can be written: better now than after the search."""
     from reports.words import Words
-    from sim.results.storage import write_text
+    from sim.results.storage import check_writable
 
-    words, probe = Words.of(lang), folder / ".writable"
-    write_text(probe, "")
-    probe.unlink(missing_ok=True)
+    words = Words.of(lang)
+    check_writable(folder)
     return words
 
 

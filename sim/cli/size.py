@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,6 +76,7 @@ def size(
     would refuse to, 2 on bad input.
     """
     given = locals()  # by the names of the flags, which are those of the fields they go to
+    _check_finite(given)
     if list_models or list_gpus:
         _print_tables(models=list_models, gpus=list_gpus)
         return
@@ -120,6 +122,15 @@ class _Request:
 def _changed(part: Any, given: dict[str, Any]) -> Any:
     """Returns a dataclass with the fields that an option of the same name gives."""
     return replace(part, **{name: given[name] for name in part.__slots__ if given.get(name) is not None})
+
+
+def _check_finite(given: dict[str, Any]) -> None:
+    """Refuses `nan` and `inf`, which are numbers to Python."""
+    from sim.errors import UserError
+
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"--{name.replace('_', '-')}: expected a finite number; got {value}")
 
 
 def _load(path: Path, overrides: list[str], variant: str | None) -> Scenario:

@@ -112,5 +112,5 @@ def _strip_quantization(text: str) -> tuple[str, Quantization | None]:
 def _unknown(name: str) -> UserError:
     text = _normal(name)
     near = difflib.get_close_matches(text, model_names(), n=3, cutoff=0.55)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`headcount size --list-models` lists the table"
+    hint = f"did you mean {' or '.join(near)}?" if near else "`headcount size --list-models` lists the table."
     return UserError(f"model: unknown model {name!r}; {hint} A path to a Hugging Face config.json also works")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sim.records import RunRecord
-from sim.results.storage import write_run, write_text
+from sim.results.storage import check_writable, write_run, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,7 @@ class ResultFolder:
         Raises:
             UserError: it cannot be made or written.
         """
-        probe = self.path / ".writable"
-        write_text(probe, "")
-        probe.unlink(missing_ok=True)
+        check_writable(self.path)
 
     def __call__(self, run: RunRecord, load: float | None, seed: int) -> None:
         """Writes one run to its own folder, `users-64/seed-0`.

@@ -66,6 +66,25 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: _write_utf8(temporary, text))
 
 
+def check_writable(folder: Path) -> None:
+    """Makes a folder and tries it, so that nobody learns after an hour that it cannot be written.
+
+    Raises:
+        UserError: it cannot be made or written.
+    """
+    probe = folder / f".writable.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink(missing_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        file = next(each for each in (folder, *folder.parents) if each.exists())
+        raise UserError(f"{folder}: cannot be made: {file} is a file; choose another folder with --out") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{folder}: cannot be written: {reason}; choose another folder with --out") from None
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Lets `write` fill a temporary file next to `path`, and puts it in its place once it is complete.
 

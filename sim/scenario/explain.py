@@ -142,6 +142,10 @@ def _meant(key: str, model: type[BaseModel]) -> str:
         near = difflib.get_close_matches(key.replace("-", "_"), [*known, *inner], n=1)
         if near and near[0] not in known:
             return f"did you mean '{inner[near[0]]}'?"
+    if "server" in known and key not in known:  # at the top of a scenario
+        inside = [*Server.model_fields, *Flags.model_fields]
+        if key.replace("-", "_") in inside and not difflib.get_close_matches(key, known, n=1):
+            return f"did you mean 'server.{key.replace('-', '_')}'?"
     return suggestion(key, known, noun="keys")
 
 

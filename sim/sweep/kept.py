@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 import sim
 from sim.engine.profile import PROFILES_DIR
 from sim.results.metrics import Bounds, GroupMetrics, RunMetrics
-from sim.results.storage import write_text
+from sim.results.storage import check_writable, write_text
 from sim.scenario.model import Bound, Run, Scenario, scenario_hash
 
 FORMAT = 1
@@ -91,9 +91,7 @@ class KeptRuns:
         Raises:
             UserError: it cannot be made or written.
         """
-        probe = self.folder / "runs" / ".writable"
-        write_text(probe, "")
-        probe.unlink(missing_ok=True)
+        check_writable(self.folder / "runs")
 
     def get(self, name: str) -> RunMetrics | None:
         """Returns a finished run's numbers; None when it is not here, or its file is damaged."""

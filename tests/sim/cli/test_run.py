@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_run(
 ) -> None:
     monkeypatch.setattr(sim.simulate, "simulate", None)
     message = fails(scenario, "--users", "4", "--out", str(scenario / "below-a-file"))
-    assert message.endswith("cannot be written: Not a directory; choose another folder with --out")
+    assert message.endswith(f"cannot be made: {scenario} is a file; choose another folder with --out")
 
 
 def test_ctrl_c_prints_what_is_known_and_keeps_what_is_written(

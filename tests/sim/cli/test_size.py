@@ -183,6 +183,8 @@ def test_the_server_of_a_scenario(tmp_path: Path) -> None:
         (("--model", "Qwen2.5-7B"), "gpu: give --gpu"),
         (("--model", "Qwen2.5-9B", "--gpu", "h100"), r"model: unknown model 'Qwen2\.5-9B'; did you mean"),
         (("--model", "Qwen2.5-7B", "--gpu", "h1000"), "gpu: unknown GPU 'h1000'; did you mean 'h100-80gb'"),
+        ((*QWEN, "--kv-cache-gib", "nan"), "--kv-cache-gib: expected a finite number; got nan"),
+        ((*QWEN, "--gpu-memory-gib", "inf"), "--gpu-memory-gib: expected a finite number; got inf"),
         ((*QWEN, "--version", "new"), r"version: must look like 0\.32"),
         ((*QWEN, "--tp", "3"), r"attention heads \(28\) must be divisible by tensor parallel size \(3\)"),
         ((*QWEN, "--max-num-seqs", "4096"), r"max_num_batched_tokens \(2048\) must be greater than or equal to"),

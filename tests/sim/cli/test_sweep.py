@@ -190,7 +190,7 @@ def test_bad_input_is_one_line_and_nothing_on_stdout(
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_first_run(scenario: Path) -> None:
     said = fails(scenario, "--vary", "users=2", "--out", str(scenario / "below-a-file"))
-    assert said.endswith("cannot be written: Not a directory; choose another folder with --out")
+    assert said.endswith(f"cannot be made: {scenario} is a file; choose another folder with --out")
 
 
 def test_progress_tells_the_time_that_is_left(

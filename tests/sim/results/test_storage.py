@@ -23,7 +23,7 @@ from sim.records import (
     RunRecord,
     StepLog,
 )
-from sim.results.storage import versions, write_run, write_text
+from sim.results.storage import check_writable, versions, write_run, write_text
 from sim.results.tables import ROW_GROUP
 from tests.sim.results.toys import S, add_gaps, add_step, empty_run, finished, request
 
@@ -134,6 +134,20 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=r"file/out/requests.parquet: cannot be written: Not a directory; choose"):
         write_run(tmp_path / "file" / "out", some_run(), MANIFEST)
+
+
+@pytest.mark.parametrize("folder", ["file", "file/out/deep"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError) as caught:
+        check_writable(tmp_path / folder)
+    said = f"{tmp_path / folder}: cannot be made: {tmp_path / 'file'} is a file; choose another folder with --out"
+    assert str(caught.value) == said
+
+
+def test_to_check_a_folder_leaves_nothing_in_it(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "folder")
+    assert not list((tmp_path / "new" / "folder").iterdir())
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,8 @@ def test_later_changes_win() -> None:
     [
         ("server.max_num_seqs=many", "server.flags.max_num_seqs: expected a whole number; got 'many'"),
         ("server.max_num_seq=64", "server.max_num_seq: unknown key; did you mean 'flags.max_num_seqs'?"),
+        ("max_num_seqs=64", "max_num_seqs: unknown key; did you mean 'server.max_num_seqs'?"),
+        ("gpu=h100", "gpu: unknown key; did you mean 'server.gpu'?"),
         ("sever.gpu=h100", "sever: unknown key; did you mean 'server'?"),
         ("server.memory.kv_gib=3", "server.memory.kv_gib: unknown key; did you mean 'kv_cache_gib'?"),
         ("workload.retries.backoff=3s", "workload.retries.max: missing key (most further tries)"),
