@@ -1,4 +1,4 @@
-"""The engine as a SimPy process: one Timeout a step, one when idle. The only file that imports simpy.
+"""The engine as a SimPy process: one Timeout a busy period, one when idle. The only file that imports simpy.
 
 Requests are never processes and a token is never an event. At every step boundary the engine takes what has happened
 since the last one: arrivals and clients that gave up. `run` is one engine by itself; several that share a workload
@@ -83,33 +83,34 @@ def run(engine: EngineCore, clients: Clients, patient: PatientClients | None = N
 def _engine_process(
     env: simpy.Environment, engine: EngineCore, clients: Clients, patient: PatientClients | None
 ) -> Generator[simpy.Event, Any, None]:
+    # Nothing but this engine moves the clock, so it runs ahead of SimPy's while it is busy: one Timeout a busy period.
+    now = int(env.now)
     while True:
-        now = int(env.now)
         clients.deliver(now)
         steps = None
         if patient is not None and engine.can_decode_ahead():
             steps = engine.decode_ahead(now, *patient.next_interruptions_ns())
         if patient is not None and steps is not None:
             patient.publish_steady(steps)
-            yield env.timeout(steps.now_ns - now)
+            now = steps.now_ns
             continue
         if not engine.has_work():
             next_ns = clients.next_event_ns()
+            yield env.timeout((now if next_ns is None else next_ns) - int(env.now))
             if next_ns is None:
                 return
-            yield env.timeout(next_ns - now)
+            now = int(env.now)
             continue
         batch = engine.dispatch(now)
         if batch is None:
             continue
-        if batch.end_ns > now:
-            yield env.timeout(batch.end_ns - now)
-        clients.abort_due(int(env.now))
+        now = max(now, batch.end_ns)
+        clients.abort_due(now)
         clients.publish(batch, engine.complete(batch))
         if engine.is_stuck(batch):
             next_ns = clients.next_event_ns()
             assert next_ns is not None, f"nothing can ever be scheduled: {engine.scheduler.waiting.peek_request()}"
-            yield env.timeout(max(0, next_ns - int(env.now)))
+            now = max(now, next_ns)
 
 
 class Clock:
