@@ -91,7 +91,8 @@ def _round(value: float) -> float:
 def render_comparison(document: Document) -> str:
     """Returns the comparison as text, a column for each kind."""
     kinds = document["kinds"]
-    lines = [f"{document['scenario']}: the same requests and objectives on {len(kinds)} kinds of server", ""]
+    word = "kinds" if len(kinds) > 1 else "kind"
+    lines = [f"{document['scenario']}: the same requests and objectives on {len(kinds)} {word} of server", ""]
     lines += [_server_line(each) for each in kinds]
     ran = [each for each in kinds if each["result"] is not None]
     if ran:

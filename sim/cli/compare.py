@@ -54,13 +54,11 @@ def compare(  # noqa: PLR0917 - typer calls it, by name
     loaded = at_one_load(loaded, scenario, users, rate, concurrency)
     progress = Progress()
     try:
-        with ends_by_signal():
+        with ends_by_signal(), progress.alive():
             found = compare_kinds(loaded, chosen, simulate, jobs=jobs or cpu_count(), progress=progress.report)
     except (SearchInterruptedError, KeyboardInterrupt):
         typer.echo("interrupted: nothing is compared yet", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        progress.clear()
     document = build_comparison(found)
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     typer.echo(text if as_json else render_comparison(document), nl=False)

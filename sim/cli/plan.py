@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sys
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sim.cli.checked import gpu_named
+from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
@@ -91,17 +89,15 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
         words += ["--variant", variant] if variant is not None else []
         return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
 
-    progress = _Progress()
+    progress = ProgressLine()
     try:
-        with ends_by_signal():
+        with ends_by_signal(), progress.alive():
             found = make_plan(
                 loaded, tried, request, simulate, command=command, jobs=_jobs(jobs), kept=kept, tell=progress.tell
             )
     except PlanInterruptedError as error:
-        progress.clear()
         _print(loaded, error.plan, currency, as_json=as_json)
         raise typer.Exit(INTERRUPTED) from None
-    progress.clear()
     _print(loaded, found, currency, as_json=as_json)
     if not found.holds:
         raise typer.Exit(1)
@@ -189,27 +185,3 @@ def _print(scenario: Scenario, found: Plan, currency: str, *, as_json: bool) -> 
     document = plan_document(scenario, found, currency)
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     typer.echo(text if as_json else render_plan(document), nl=False)
-
-
-@dataclass
-class _Progress:
-    """Says on stderr how far the plan is, once it has taken two seconds; a terminal sees one line that changes."""
-
-    began: float = field(default_factory=time.monotonic)
-    last: float = 0.0
-    shown: bool = False
-
-    def tell(self, text: str) -> None:
-        """Takes the news of one run."""
-        now = time.monotonic()
-        pause = 0.2 if sys.stderr.isatty() else 30.0
-        if now - self.began < 2 or now - self.last < pause:
-            return
-        self.last, self.shown = now, True
-        line = f"{text} ({now - self.began:.0f} s)"
-        typer.echo(f"\r{line:<70}" if sys.stderr.isatty() else line, err=True, nl=not sys.stderr.isatty())
-
-    def clear(self) -> None:
-        """Removes the line."""
-        if self.shown and sys.stderr.isatty():
-            typer.echo(f"\r{'':<70}\r", err=True, nl=False)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.progress import ProgressLine
+
 if TYPE_CHECKING:
     from calibrate.replay import Replay
     from calibrate.replay_server import ServerChoice
@@ -66,19 +68,20 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
     choice = choose_server(loaded, server, Path(profile).absolute() if is_path else None)
     deployment = choice.plan()
     cap = choice.client_max_concurrency if max_concurrency is None else max_concurrency
-    if ladder:
-        results = [replay_rung(rung, deployment, length_spread=length_spread) for rung in read_ladder(requests)]
-    else:
-        results = [
-            replay_run(
-                run if limit is None else run.first(limit),
-                deployment,
-                max_concurrency=cap,
-                replicas=choice.server.data_parallel_size,
-                window_s=window_s,
-            )
-            for run in runs
-        ]
+    with ProgressLine(f"replaying {requests.name}").alive():
+        if ladder:
+            results = [replay_rung(rung, deployment, length_spread=length_spread) for rung in read_ladder(requests)]
+        else:
+            results = [
+                replay_run(
+                    run if limit is None else run.first(limit),
+                    deployment,
+                    max_concurrency=cap,
+                    replicas=choice.server.data_parallel_size,
+                    window_s=window_s,
+                )
+                for run in runs
+            ]
     if as_json:
         typer.echo(json.dumps(_document(results, loaded, choice, cap), indent=2, ensure_ascii=False, allow_nan=False))
         return

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
@@ -152,7 +150,7 @@ def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | 
         store.prepare()
         store.write_scenario(json.dumps(scenario.model_dump(mode="json", by_alias=True), indent=2) + "\n")
     progress = Progress()
-    try:
+    with progress.alive():
         return find_capacity(
             scenario,
             _simulate(reference),
@@ -161,8 +159,6 @@ def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | 
             progress=progress.report,
             drawn=None if scenario.search is None else drawn_simulate(scenario, reference=reference),
         )
-    finally:
-        progress.clear()
 
 
 def _simulate(reference: bool) -> Simulate:
@@ -234,26 +230,10 @@ class _Report:
         typer.echo(f"report: {path}", err=True)
 
 
-@dataclass
-class Progress:
-    """Says on stderr how far a search is, once it has taken two seconds; a terminal sees one line that changes."""
-
-    began: float = field(default_factory=time.monotonic)
-    last: float = 0.0
-    shown: bool = False
+class Progress(ProgressLine):
+    """Says on stderr how far a search is."""
 
     def report(self, num_runs: int, load: float | None, _seed: int) -> None:
         """Takes the news of one run."""
-        now = time.monotonic()
-        pause = 0.2 if sys.stderr.isatty() else 30.0
-        if now - self.began < 2 or now - self.last < pause:
-            return
-        self.last, self.shown = now, True
         at = "" if load is None else f", now at load {load:g}"
-        text = f"{num_runs} {'run' if num_runs == 1 else 'runs'} in {now - self.began:.0f} s{at}"
-        typer.echo(f"\r{text:<60}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
-
-    def clear(self) -> None:
-        """Removes the line."""
-        if self.shown and sys.stderr.isatty():
-            typer.echo(f"\r{'':<60}\r", err=True, nl=False)
+        self.tell(f"{num_runs} {'run' if num_runs == 1 else 'runs'}{at}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sim.cli.checked import gpu_named
+from sim.cli.progress import ProgressLine
 from sim.cli.run import at_one_load, file_name, run_overrides
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
@@ -278,12 +277,10 @@ def _check_prices(space: Space, base: Scenario, prices: Prices, names: list[str]
 def _make(made: FlagSearch, progress: Progress, jobs: int) -> bool:
     """Makes the search; returns whether it was interrupted."""
     try:
-        with ends_by_signal():
+        with ends_by_signal(), progress.alive():
             made.run(jobs=jobs)
     except KeyboardInterrupt:
         return True
-    finally:
-        progress.clear()
     return False
 
 
@@ -317,29 +314,12 @@ def _as_json(document: Document) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-@dataclass
-class Progress:
-    """Says on stderr how far a search is and which trials failed; a terminal sees one line that changes."""
-
-    began: float = field(default_factory=time.monotonic)
-    last: float = 0.0
-    shown: bool = False
+class Progress(ProgressLine):
+    """Says on stderr how far a search is and which trials failed."""
 
     def report(self, news: SearchProgress) -> None:
         """Takes the news of one trial."""
         if news.cause and news.trial is not None:
             self.clear()
             typer.echo(f"failed: trial {news.trial.number}: {news.cause}", err=True)
-        now = time.monotonic()
-        pause = 0.2 if sys.stderr.isatty() else 30.0
-        if now - self.began < 2 or now - self.last < pause:
-            return
-        self.last, self.shown = now, True
-        text = f"{news.num_done} of {news.num_wanted} configurations, {news.num_front} on the front"
-        text += f", {now - self.began:.0f} s"
-        typer.echo(f"\r{text:<70}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
-
-    def clear(self) -> None:
-        """Removes the line."""
-        if self.shown and sys.stderr.isatty():
-            typer.echo(f"\r{'':<70}\r", err=True, nl=False)
+        self.tell(f"{news.num_done} of {news.num_wanted} configurations, {news.num_front} on the front")

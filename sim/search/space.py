@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sim.errors import UserError
+from sim.hardware import find_gpu
 from sim.scenario.explain import explain, suggestion
 from sim.scenario.model import Scenario
 from sim.scenario.server import Flags, Server
@@ -136,6 +137,10 @@ def _check_value(key: str, value: Any) -> None:
     data |= {"flags": {name: value}} if name in Flags.model_fields else {name: value}
     try:
         Server.model_validate(data)
+        if name == "gpu":
+            find_gpu(value)
+    except UserError as error:
+        raise UserError(f"--vary {key}={as_text(value)}: {str(error).removeprefix('gpu: ')}") from None
     except ValidationError as error:
         _, message, _ = next(iter(explain(error, Server, data)))
         raise UserError(f"--vary {key}={as_text(value)}: {message}") from None

@@ -227,13 +227,13 @@ def test_progress_is_silent_for_two_seconds_and_goes_to_stderr(
 ) -> None:
     progress = Progress(began=100.0)
     clock = iter([101.0, 103.0, 104.0, 140.0])
-    monkeypatch.setattr("sim.cli.run.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("sim.cli.progress.time.monotonic", lambda: next(clock))
     for number in range(1, 5):
         progress.report(number, 8, 0)
     progress.clear()
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines() == ["2 runs in 3 s, now at load 8", "4 runs in 40 s, now at load 8"]
+    assert captured.err.splitlines() == ["2 runs, now at load 8, 3 s", "4 runs, now at load 8, 40 s"]
 
 
 def test_importing_the_command_loads_nothing_heavy() -> None:

@@ -288,6 +288,10 @@ def test_a_scenario_with_a_search_is_measured_at_one_load_when_nobody_asks_for_u
         (("--minimize", "ttft.p95", "--vary", "max_seqs=1"), "no flag of vllm serve; got 'max_seqs'; did you mean"),
         (("--minimize", "cost", "--vary", "max_num_seqs=1"), "what does an hour of rtx-4090 cost? Give --gpu-price"),
         (
+            ("--minimize", "ttft.p95", "--vary", "gpu=l4,h1000"),
+            "--vary server.gpu=h1000: unknown GPU 'h1000'; did you mean 'h100-80gb'",
+        ),
+        (
             ("--minimize", "cost", "--vary", "gpu=rtx-4090,h100", "--gpu-price", "rtx-4090=1"),
             "what does an hour of h100 cost?",
         ),
