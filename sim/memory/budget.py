@@ -333,6 +333,10 @@ def _warnings(model: ModelSpec, gpu: Gpu, server: ServerSpec, layout: KvLayout) 
         warnings.append("every running sequence holds a state block: max_num_seqs is bounded by the blocks of the pool")
     if gpu.is_cpu:
         warnings.append("on a CPU the memory is that of the host: set it, or kv_cache_memory_bytes")
+    if release[:2] > since.LATEST[:2]:
+        warnings.append(f"vLLM {server.version} is newer than the rules that are known here: 0.32's are taken for its")
+    if release < since.V1_ENGINE:
+        warnings.append(f"vLLM {server.version} had the engine V0: memory follows its rules, scheduling is that of V1")
     if since.V1_ENGINE <= release < since.PYTORCH_SAMPLER and server.memory.activation_gib is None:
         warnings.append("0.8 to 0.10 sample with FlashInfer where it is installed: the activation peak lies between")
     return tuple(warnings)

@@ -183,6 +183,9 @@ def test_warnings_name_what_the_numbers_hide() -> None:
     assert any("state block" in text for text in budget("Qwen3-Next-80B-A3B-Instruct", "h200", tp=2).warnings)
     assert any("host" in text for text in budget("Qwen2.5-0.5B", "cpu").warnings)
     assert any("FlashInfer" in text for text in budget("Qwen2.5-7B", version="0.9.2").warnings)
+    assert "newer than the rules" in budget("Qwen2.5-7B", version="9.9").warnings[0]
+    assert budget("Qwen2.5-7B", version="0.32.4").warnings == ()
+    assert "had the engine V0" in budget("Qwen2.5-7B", version="0.6.3").warnings[0]
 
 
 def test_a_cpu_has_no_graphs_and_nothing_outside_torch() -> None:
