@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -172,7 +173,10 @@ def _say(change: str) -> None:
 
 def _prices(gpu_price: float | None, currency: str) -> Prices | None:
     from reports.context import Prices
+    from sim.errors import UserError
 
+    if gpu_price is not None and not math.isfinite(gpu_price):
+        raise UserError(f"--gpu-price {gpu_price}: expected a price of an hour, as in 2.5")
     return None if gpu_price is None else Prices(gpu_price, currency)
 
 

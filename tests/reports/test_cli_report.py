@@ -130,6 +130,7 @@ def test_errors_are_one_line(stored: Path, tmp_path: Path) -> None:
     assert "shows one run; got 2 runs" in refused("report", stored, stored, "--format", "bench")
     assert "belongs to one run; got 2 runs" in refused("report", stored, stored, "--scenario", sample.SCENARIO)
     (tmp_path / "plain").write_text("")
+    assert "--gpu-price inf: expected a price of an hour" in refused("report", stored, "--gpu-price", "inf")
     assert "cannot be written" in refused("report", stored, "--out", tmp_path / "plain" / "x.html")
 
 
