@@ -63,7 +63,7 @@ def search_document(
         "num_runs": sum(trial.outcome.num_runs for trial in made if trial.outcome is not None),
         "num_refused": sum(trial.state == "refused" for trial in trials),
         "num_failed": sum(trial.state == "failed" for trial in trials),
-        "calibrated": bool(front) and all(rows[trial.number]["calibrated"] for trial in front),
+        "calibrated": bool(made) and all(rows[trial.number]["calibrated"] for trial in front or made),
         "front": _without_equals(front, judge, rows),
         "trials": [rows[trial.number] for trial in made],
         "failures": [_failure(trial) for trial in trials if trial.state in ("refused", "failed")],

@@ -36,6 +36,11 @@ def _headline(document: Document) -> list[str]:
         f"  {wanted} ({seeds}, {where})",
         f"  required: {', '.join(_REQUIRED[name] for name in document['required'])}",
     ]
+    refused = [each for each in document["failures"] if each["state"] == "refused"]
+    if refused:
+        values = refused[0]["parameters"].items()
+        parameters = ", ".join(f"{key.removeprefix('server.')}={as_text(value)}" for key, value in values)
+        lines.append(f"  does not start: {parameters}: {refused[0]['cause']}")
     return [*lines, f"  step times: {times}"] if document["trials"] else lines
 
 

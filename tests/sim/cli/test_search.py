@@ -263,6 +263,7 @@ def test_without_a_configuration_that_may_be_the_nearest_are_shown_and_the_exit_
 def test_servers_that_do_not_start_are_counted(scenario: Path, tmp_path: Path) -> None:
     result = invoke(scenario, "--minimize", "ttft.p95", "--vary", "gpu_memory_utilization=0.1,0.9", "--seeds", "1")
     assert "(1 of 2 configurations simulated, 1 more do not start)" in result.stdout
+    assert "  does not start: gpu_memory_utilization=0.1: server: vLLM would not start: " in result.stdout
     document = json.loads((tmp_path / "out" / "pareto.json").read_text())
     assert "would not start" in document["failures"][0]["cause"]
 
