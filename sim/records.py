@@ -66,6 +66,7 @@ _Packed: TypeAlias = "array[int]"
 _CHUNK = 4096
 _WIDTH = len(REQUEST_FIELDS)
 _values = attrgetter(*REQUEST_FIELDS)
+_OUTCOME = REQUEST_FIELDS.index("outcome")
 _row = Struct(f"{_WIDTH}q")
 
 
@@ -178,10 +179,10 @@ def _packed(rows: Iterable[tuple[int, ...]]) -> _Packed:
 
 
 def _unpacked(rows: _Packed) -> Iterator[RequestRecord]:
-    for values in _row.iter_unpack(rows):
-        record = RequestRecord(*values)
-        record.outcome = Outcome(record.outcome)
-        yield record
+    for row in _row.iter_unpack(rows):
+        values = list(row)
+        values[_OUTCOME] = Outcome(values[_OUTCOME])
+        yield RequestRecord(*values)
 
 
 def _column() -> array[int]:

@@ -17,11 +17,14 @@ import sim.core.scheduler
 REPOSITORY = Path(__file__).parents[2]
 CODE = """
 import sim.core.scheduler
+from sim.records import RequestLog
 from sim.scenario.load import load_scenario
 from sim.simulate import simulate
 run = simulate(load_scenario("chat.yaml"), seed=0)
 print([(r.sent_ns, r.first_token_ns, r.finish_ns, r.num_cached_tokens, r.num_preemptions) for r in run.requests])
 print(run.steps.end_ns.tolist(), run.steps.num_free_blocks.tolist(), run.itl.count.tolist())
+packed = RequestLog(list(run.requests) * 50)
+print(packed[0] == run.requests[0], sum(record.num_output_tokens for record in packed))
 print(sim.core.scheduler.__file__.endswith(".py"))
 """
 SCENARIO = """
