@@ -45,7 +45,8 @@ def report(  # noqa: PLR0917 - typer calls it, by name
     ],
     format_: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.html,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Default: report.html in the first folder, else stdout.")
+        Path | None,
+        typer.Option(metavar="FILE", help="`-` is stdout. Default: report.html in the first folder, else stdout."),
     ] = None,
     lang: Annotated[str, typer.Option(help="Language: en or pt-BR.")] = "en",
     what_if: Annotated[
@@ -198,10 +199,13 @@ def _rendered(inputs: Inputs, format_: Format, lang: str, prices: Prices | None)
 
 
 def _write(text: str, out: Path | None) -> None:
+    from sim.errors import UserError
     from sim.results.storage import write_text
 
-    if out is None:
+    if out is None or str(out) == "-":
         sys.stdout.write(text)
         return
+    if out.is_dir():
+        raise UserError(f"{out}: is a folder; --out names the file to write, as in --out {out}/report.html")
     write_text(out, text)
     typer.echo(str(out))

@@ -63,6 +63,11 @@ def test_out_takes_any_format(stored: Path, tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8") == sample.rendered("pt-BR")["md"]
 
 
+def test_a_dash_is_stdout_and_a_folder_no_file(stored: Path, tmp_path: Path) -> None:
+    assert called("report", stored, "--format", "html", "--out", "-").stdout == sample.rendered()["html"]
+    assert refused("report", stored, "--out", tmp_path).startswith(f"{tmp_path}: is a folder; --out names the file")
+
+
 def test_prices_bring_costs(stored: Path) -> None:
     text = called("report", stored, "--format", "md", "--gpu-price", "0.4", "--currency", "EUR").stdout
     assert "### Cost" in text
