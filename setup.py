@@ -20,7 +20,12 @@ HOT = (
     "sim/engine/recorded.py",
     "sim/api_server.py",
     "sim/records.py",
+    "sim/engine/process.py",
     "sim/workload/client.py",
+    "sim/workload/open_loop.py",
+    "sim/workload/requests.py",
+    "sim/workload/streams.py",
+    "sim/workload/random.py",
 )
 
 
