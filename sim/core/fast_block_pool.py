@@ -50,14 +50,7 @@ class FastBlockPool:
         entry = self._queue[0] if num_blocks else None
         if not entry or num_blocks >= len(entry[-1].blocks):
             return self._take_runs(num_blocks)
-        run = entry[-1]
-        blocks = run.blocks
-        taken = blocks[-num_blocks:]
-        del blocks[-num_blocks:]
-        taken.reverse()
-        if run.shelf is not None:
-            run.shelf.forget_end(run, num_blocks)
-        return taken
+        return _take_end(entry[-1], num_blocks)
 
     def _take_runs(self, num_blocks: int) -> list[int]:
         """Takes blocks of more than one run, or all of one."""
@@ -71,18 +64,14 @@ class FastBlockPool:
             run = entry[-1]
             blocks = run.blocks
             if num_blocks < len(blocks):
-                num_taken = num_blocks
-                run_taken = blocks[-num_taken:]
-                del blocks[-num_taken:]
-            else:
-                num_taken, run_taken = len(blocks), blocks
-                run.blocks = []
-                entry.pop()
-            run_taken.reverse()
-            taken = taken + run_taken if taken else run_taken
-            num_blocks -= num_taken
+                return taken + _take_end(run, num_blocks)
+            entry.pop()
+            run.blocks = []
+            blocks.reverse()
+            taken = taken + blocks if taken else blocks
+            num_blocks -= len(blocks)
             if run.shelf is not None:
-                run.shelf.forget_end(run, num_taken)
+                run.shelf.forget_end(run, len(blocks))
         return taken
 
     def num_free_of(self, runs: Sequence[BlockRun]) -> int:
@@ -121,3 +110,14 @@ class FastBlockPool:
             self._queue.appendleft(evict_first)
         if evict_last:
             self._queue.append(evict_last)
+
+
+def _take_end(run: BlockRun, num_blocks: int) -> list[int]:
+    """Takes the last blocks of a free run that has more, the very last first; their content is forgotten."""
+    blocks = run.blocks
+    taken = blocks[-num_blocks:]
+    del blocks[-num_blocks:]
+    taken.reverse()
+    if run.shelf is not None:
+        run.shelf.forget_end(run, num_blocks)
+    return taken

@@ -151,17 +151,6 @@ class Request:
             position -= length
         self._hash_segment, self._hash_offset = len(self.prompt), position
 
-    def stream_at(self, position: int) -> int:
-        """Returns the stream that the token at a position belongs to."""
-        end = self.num_prompt_tokens
-        if position >= end:
-            return self.output_stream
-        for stream, length in reversed(self.prompt):
-            end -= length
-            if position >= end:
-                return stream
-        raise AssertionError(f"position {position} is before the prompt")
-
     def hash_blocks(self, num_blocks: int, block_size: int) -> list[int]:
         """Returns the hashes of at least the first `num_blocks` blocks, computing what is missing.
 
