@@ -13,6 +13,7 @@ import typer
 from sim.cli.checked import gpu_named
 from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
+from sim.scenario.bounds import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from sim.planning import Candidate, Plan
@@ -41,7 +42,7 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
     survive_loss: Annotated[
         bool, typer.Option(help="Whether the load must hold with one replica fewer (without the peak).")
     ] = True,
-    max_replicas: Annotated[int, typer.Option(min=1, help="Most replicas of a deployment.")] = 64,
+    max_replicas: Annotated[int, typer.Option(min=1, max=MOST_REPLICAS, help="Most replicas of a deployment.")] = 64,
     price: Annotated[
         list[str] | None,
         typer.Option("--gpu-price", "--price", metavar="GPU=PRICE", help="Of one GPU for an hour; may be repeated."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from sim.scenario.bounds import MOST_REQUESTS, MOST_USERS
 from sim.scenario.distributions import Empirical
 from sim.scenario.explain import suggestion
 from sim.scenario.fleet_checks import check_fleet
@@ -177,6 +178,7 @@ def _check_times(scenario: Scenario) -> Iterator[Finding]:
             yield ("workload", "ramp_up"), f"{what}; got {format_duration(ramp_up)}; run.duration is {length}"
     if isinstance(workload, OpenLoopWorkload):
         yield from _check_rates(workload)
+        yield from _check_num_requests(scenario, workload)
     session = workload.session if isinstance(workload, UsersWorkload) else None
     if session is not None and getattr(session.length, "value", 1) == 0:
         yield ("workload", "session", "length"), "a session must last longer than 0"
@@ -198,6 +200,20 @@ def _check_rates(workload: OpenLoopWorkload) -> Iterator[Finding]:
         yield here, "the rate ends at 0, so num_requests might never be reached; give run.duration instead"
 
 
+def _check_num_requests(scenario: Scenario, workload: OpenLoopWorkload) -> Iterator[Finding]:
+    """Says when more requests arrive in the time of a run than can be simulated."""
+    search, duration = scenario.search, scenario.run.duration
+    if duration is None or workload.num_requests is not None:
+        return
+    if search is not None and search.vary == "request_rate":
+        key, rate = ("search", "to"), search.to
+    else:
+        key, rate = ("workload", "request_rate"), workload.request_rate or 0.0
+    if MOST_REQUESTS < rate * duration < math.inf:
+        much = f"{rate:g} requests/s in {format_duration(duration)} are {rate * duration:.3g} requests"
+        yield key, f"{much}; at most {MOST_REQUESTS} are simulated: a lower rate, or a shorter run.duration"
+
+
 def _check_search(scenario: Scenario) -> Iterator[Finding]:
     search, workload = scenario.search, scenario.workload
     if search is None:
@@ -208,6 +224,8 @@ def _check_search(scenario: Scenario) -> Iterator[Finding]:
         yield ("search", "vary"), f"{what}; got {search.vary!r}; allowed: {', '.join(fitting)}"
     if search.from_ > search.to:
         yield ("search", "from"), f"must not exceed search.to; got {search.from_:g}; search.to is {search.to:g}"
+    if search.vary == "users" and search.to > MOST_USERS:
+        yield ("search", "to"), f"must be at most {MOST_USERS} users; got {search.to:.0f}"
     if search.vary != "request_rate":
         for key, value in (("from", search.from_), ("to", search.to), ("resolution", search.resolution)):
             if value is not None and value != int(value):

@@ -72,7 +72,7 @@ def _explain_one(detail: ErrorDetails, path: Path, model: type[Part]) -> Iterato
             yield path, f"expected {_EXPECTED[kind]}; got {show(given)}{_hint(kind, given)}", False
         case _ if kind in _BOUNDS:
             limit, words = _BOUNDS[kind]
-            yield path, f"{words} {context[limit]:g}; got {show(given)}", False
+            yield path, f"{words} {_number(context[limit])}; got {show(given)}", False
         case "string_pattern_mismatch":
             yield path, f'not a version; got {show(given)}; write it as "0.32" or "0.8.5"', False
         case "string_too_short":
@@ -117,6 +117,10 @@ def show(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     return f"{value!r}" if len(repr(value)) < 60 else f"{repr(value)[:57]}…"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _hint(kind: str, given: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from sim.scenario.bounds import MOST_REPLICAS
 from sim.scenario.part import Part
 from sim.scenario.units import Duration
 
@@ -17,7 +18,7 @@ class Autoscaling(Part):
     """Replicas started and stopped by load, as Kubernetes' HorizontalPodAutoscaler decides it."""
 
     min: int = Field(default=1, gt=0, description="Fewest replicas.")
-    max: int = Field(gt=0, description="Most replicas.")
+    max: int = Field(gt=0, le=MOST_REPLICAS, description="Most replicas.")
     metric: Literal["waiting", "requests", "kv"] = Field(
         default="waiting",
         description="What is looked at, mean of the ready replicas: requests in vLLM's queue, requests in flight, or "

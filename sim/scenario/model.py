@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, Strict
 
+from sim.scenario.bounds import MOST_SEEDS
 from sim.scenario.distributions import (
     Distribution,
     DurationDistribution,
@@ -71,7 +72,9 @@ class Run(Part):
         description="Length of a run. May be left out when the workload has a fixed number of requests.",
     )
     warm_up: Duration = Field(default=0.0, description="Time at the start that is left out of all measures.")
-    seeds: int = Field(default=5, gt=0, description="Independent repetitions, for the confidence interval.")
+    seeds: int = Field(
+        default=5, gt=0, le=MOST_SEEDS, description="Independent repetitions, for the confidence interval."
+    )
     seed: int = Field(default=0, ge=0, description="The first repetition's seed; the others follow it.")
 
 

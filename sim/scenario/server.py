@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, field_validator
 
+from sim.scenario.bounds import MOST_GPUS, MOST_REPLICAS
 from sim.scenario.fleet import Autoscaling, Failure, ModelSwitch, Router, SlowGpu
 from sim.scenario.ollama import VERSION_PATTERN, Ollama, StaticBatching, quoted_version
 from sim.scenario.part import Part
@@ -91,10 +92,12 @@ class Server(Part):
     )
     model: str = Field(min_length=1, description="A model of the built-in table, or a path to its config.json.")
     gpu: str = Field(min_length=1, description="A GPU of the built-in table: rtx-4090, h100, …")
-    tensor_parallel_size: int = Field(default=1, gt=0, description="GPUs that share each layer.")
-    pipeline_parallel_size: int = Field(default=1, gt=0, description="Stages of consecutive layers.")
-    data_parallel_size: int = Field(default=1, gt=0, description="Engines of one server, which it balances itself.")
-    replicas: int = Field(default=1, gt=0, description="Equal servers behind a router.")
+    tensor_parallel_size: int = Field(default=1, gt=0, le=MOST_GPUS, description="GPUs that share each layer.")
+    pipeline_parallel_size: int = Field(default=1, gt=0, le=MOST_GPUS, description="Stages of consecutive layers.")
+    data_parallel_size: int = Field(
+        default=1, gt=0, le=MOST_REPLICAS, description="Engines of one server, which it balances itself."
+    )
+    replicas: int = Field(default=1, gt=0, le=MOST_REPLICAS, description="Equal servers behind a router.")
     router: Router = Field(default="round_robin", description="How the router chooses a replica.")
     router_max_retries: int = Field(
         default=0, ge=0, description="How often the router sends a request that failed before its first token again."

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Strict, Tag
 
+from sim.scenario.bounds import MOST_REQUESTS, MOST_USERS
 from sim.scenario.distributions import Distribution, DurationDistribution
 from sim.scenario.part import Named, Part, kind_of
 from sim.scenario.units import Duration, Rate
@@ -94,7 +95,9 @@ class UsersWorkload(Part):
     """People or agents who each send a message, read the answer, think, and send the next."""
 
     kind: Literal["users"] = Field(description="users: people who wait for an answer before they go on.")
-    users: int | None = Field(default=None, ge=0, description="People at work; leave out when the search varies it.")
+    users: int | None = Field(
+        default=None, ge=0, le=MOST_USERS, description="People at work; leave out when the search varies it."
+    )
     classes: Annotated[tuple[ConversationClass, ...], Strict(False)] = Field(
         min_length=1, description="Kinds of users."
     )
@@ -160,7 +163,9 @@ class OpenLoopWorkload(Part):
         default=None, description="Changes of the rate, in order of time."
     )
     peaks: Peaks | None = Field(default=None, description="Regular peaks on top.")
-    num_requests: int | None = Field(default=None, gt=0, description="Stop after so many. Default: at run.duration.")
+    num_requests: int | None = Field(
+        default=None, gt=0, le=MOST_REQUESTS, description="Stop after so many. Default: at run.duration."
+    )
     classes: Annotated[tuple[SingleRequestClass, ...], Strict(False)] = Field(
         min_length=1, description="Kinds of requests."
     )
@@ -172,7 +177,7 @@ class ClosedLoopWorkload(Part):
     """A benchmark client with a cap on requests in flight: `vllm bench serve --max-concurrency`."""
 
     kind: Literal["closed_loop"] = Field(description="closed_loop: the client of `vllm bench serve`.")
-    num_requests: int = Field(gt=0, description="Requests in all (--num-prompts).")
+    num_requests: int = Field(gt=0, le=MOST_REQUESTS, description="Requests in all (--num-prompts).")
     max_concurrency: int | None = Field(
         default=None, gt=0, description="Most requests in flight; leave out when the search varies it. None: no cap."
     )

@@ -156,6 +156,20 @@ from .texts import CLOSED, OPEN, TRACE, case, lines_for
             OPEN,
         ),
         case(
+            "more requests in the time of a run than can be simulated",
+            "request_rate: 5",
+            "request_rate: 100000",
+            "s.yaml:5:17: workload.request_rate: 100000 requests/s in 10min are 6e+07 requests; at most 10000000 are "
+            "simulated: a lower rate, or a shorter run.duration",
+            OPEN,
+        ),
+        case(
+            "a search among more users than can be simulated",
+            "to: 400",
+            "to: 2000000",
+            "s.yaml:26:7: search.to: must be at most 1000000 users; got 2000000",
+        ),
+        case(
             "no end",
             "run: {duration: 10min}",
             "run: {seeds: 1}",

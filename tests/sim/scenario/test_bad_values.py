@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .texts import OPEN, USERS, case, edited, lines_for
+from .texts import CLOSED, OPEN, USERS, case, edited, lines_for
 
 KEYS = "keys: name, description, server, workload, objectives, search, run, active_share, variants"
 UNITS = "units: us, ms, s, min, h, d (for example 45s)"
@@ -132,6 +132,31 @@ UNITS = "units: us, ms, s, min, h, d (for example 45s)"
             "max_num_seqs: 64",
             "gpu_memory_utilization: 90",
             "s.yaml:7:29: server.flags.gpu_memory_utilization: must be at most 1; got 90",
+        ),
+        case(
+            "more users than can be simulated",
+            "client_timeout: 120s",
+            "client_timeout: 120s\n  users: 999999999",
+            "s.yaml:20:10: workload.users: must be at most 1000000; got 999999999",
+        ),
+        case(
+            "more replicas than can be simulated",
+            "  gpu: rtx-4090",
+            "  gpu: rtx-4090\n  replicas: 100000000",
+            "s.yaml:5:13: server.replicas: must be at most 4096; got 100000000",
+        ),
+        case(
+            "more repetitions than can be simulated",
+            "warm_up: 5min",
+            "warm_up: 5min\n  seeds: 100000000",
+            "s.yaml:30:10: run.seeds: must be at most 10000; got 100000000",
+        ),
+        case(
+            "more requests than can be simulated",
+            "num_requests: 100",
+            "num_requests: 1000000000",
+            "s.yaml:5:17: workload.num_requests: must be at most 10000000; got 1000000000",
+            CLOSED,
         ),
         case(
             "zero where more is needed",
