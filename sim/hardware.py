@@ -13,7 +13,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from sim.errors import UserError
+from sim.errors import UnknownNameError
 
 _GB = 1e9
 _T = 1e12
@@ -159,7 +159,7 @@ def find_gpu(name: str) -> Gpu:
     `NVIDIA H100 80GB HBM3`, `h100` and `H100-SXM5` are one GPU.
 
     Raises:
-        UserError: no such GPU; the message lists the nearest names.
+        UnknownNameError: no such GPU; the message lists the nearest names.
     """
     index = {_key(known): gpu for gpu in GPUS for known in (gpu.name, *gpu.aliases)}
     gpu = index.get(_key(name))
@@ -168,7 +168,7 @@ def find_gpu(name: str) -> Gpu:
     near = difflib.get_close_matches(_key(name), index, n=3, cutoff=0.5)
     names = list(dict.fromkeys(index[key].name for key in near))
     hint = f"did you mean {' or '.join(map(repr, names))}?" if names else "known: " + ", ".join(g.name for g in GPUS)
-    raise UserError(f"gpu: unknown GPU {name!r}; {hint}")
+    raise UnknownNameError(f"gpu: unknown GPU {name!r}; {hint}")
 
 
 def _key(name: str) -> str:

@@ -23,7 +23,7 @@ from sim.engine.profile_terms import ZERO, Coefficient, FittedStepTime, LinearSt
 from sim.engine.profile_yaml import read_yaml, write_yaml
 from sim.engine.recorded import LinearCost
 from sim.engine.step_time import ClientLatency, StepTimeModel
-from sim.errors import UserError
+from sim.errors import UnknownNameError, UserError
 from sim.hardware import find_gpu
 from sim.models import find_model
 
@@ -181,7 +181,8 @@ def load_profile(name_or_path: str | Path) -> Profile:
     """Reads a shipped profile by name, or any profile by path (a text with a slash or ending in .yaml or .yml).
 
     Raises:
-        UserError: no such profile or file, or one that breaks the format: file, line, column, key and cure.
+        UnknownNameError: no such profile.
+        UserError: a file that cannot be read or breaks the format: file, line, column, key and cure.
     """
     text = str(name_or_path)
     is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml"))
@@ -189,7 +190,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     if not is_path and text not in profile_names():
         near = difflib.get_close_matches(text, profile_names(), n=2, cutoff=0.4)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(profile_names())}"
-        raise UserError(f"profile {text!r}: no shipped profile has this name; {hint} (a path ends in .yaml)")
+        raise UnknownNameError(f"profile {text!r}: no shipped profile has this name; {hint} (a path ends in .yaml)")
     return read_yaml(path, Profile)
 
 

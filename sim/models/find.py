@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from sim.errors import UserError
+from sim.errors import UnknownNameError
 from sim.models.quantization import (
     AWQ,
     BITSANDBYTES,
@@ -49,7 +49,8 @@ def find_model(name_or_path: str | Path) -> ModelSpec:
             of the folder that holds it.
 
     Raises:
-        UserError: no such model (with the nearest names), or a config that cannot be read or used.
+        UnknownNameError: no such model, with the nearest names.
+        UserError: a config that cannot be read or used.
     """
     path = Path(name_or_path)
     if path.name.endswith(".json") or (path.is_dir() and (path / "config.json").exists()):
@@ -67,7 +68,9 @@ def model_names() -> tuple[str, ...]:
 def _by_name(name: str) -> ModelSpec:
     text = _normal(name)
     if "gguf" in text:
-        raise UserError(f"model: {name!r} is a GGUF file, whose weight formats are not in the table; use a config.json")
+        raise UnknownNameError(
+            f"model: {name!r} is a GGUF file, whose weight formats are not in the table; use a config.json"
+        )
     quantization: Quantization | None = None
     declared = False
     while True:
@@ -109,8 +112,8 @@ def _strip_quantization(text: str) -> tuple[str, Quantization | None]:
     return text, None
 
 
-def _unknown(name: str) -> UserError:
+def _unknown(name: str) -> UnknownNameError:
     text = _normal(name)
     near = difflib.get_close_matches(text, model_names(), n=3, cutoff=0.55)
     hint = f"did you mean {' or '.join(near)}?" if near else "`headcount size --list-models` lists the table."
-    return UserError(f"model: unknown model {name!r}; {hint} A path to a Hugging Face config.json also works")
+    return UnknownNameError(f"model: unknown model {name!r}; {hint} A path to a Hugging Face config.json also works")

@@ -16,7 +16,7 @@ from sim.scenario.checks import cross_check
 from sim.scenario.explain import explain, suggestion
 from sim.scenario.model import Scenario
 from sim.scenario.overrides import full_path, parse_override, replace
-from sim.scenario.problems import Path, Problem, ScenarioError, dotted
+from sim.scenario.problems import ContradictionError, Path, Problem, ScenarioError, dotted
 from sim.scenario.source import Source, parse_source, read_source
 
 
@@ -134,7 +134,7 @@ class _Draft:
         """Validates the data.
 
         Raises:
-            ScenarioError: all that is wrong.
+            ScenarioError: all that is wrong; a ContradictionError where that is how sound values go together.
         """
         scenario: Scenario | None = None
         try:
@@ -142,10 +142,11 @@ class _Draft:
         except ValidationError as error:
             for path, message, at_key in explain(error, Scenario, self.data):
                 self.problems.append(self.problem(path, message, at_key=at_key))
+        sound = scenario is not None and not self.problems
         if scenario is not None:
             self.problems += [self.problem(path, message) for path, message in cross_check(scenario)]
         if scenario is None or self.problems:
-            raise ScenarioError(self.problems)
+            raise (ContradictionError if sound else ScenarioError)(self.problems)
         return scenario
 
     def _at_origin(self, origin: str | Path, path: Path, message: str) -> Problem:

@@ -39,6 +39,10 @@ class ScenarioError(UserError):
         super().__init__("\n".join(map(str, self.problems)))
 
 
+class ContradictionError(ScenarioError):
+    """Each key has a value that it may have, and they do not go together."""
+
+
 def dotted(path: Path) -> str:
     """Returns `workload.classes.0.turns`."""
     return ".".join(map(str, path))

@@ -10,8 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sim.deployment import ANALYTICAL
+from sim.engine.profile import load_profile
 from sim.errors import UserError
 from sim.hardware import find_gpu
+from sim.models import find_model
 from sim.scenario.explain import explain, suggestion
 from sim.scenario.model import Scenario
 from sim.scenario.server import Flags, Server
@@ -102,7 +105,7 @@ def parse_space(texts: list[str], scenario: Scenario) -> Space:
     axes = parse_axes([_with_full_key(text) for text in texts])
     for axis in axes:
         for value in axis.values:
-            _check_value(axis.key, value)
+            _check_value(axis.key, value, scenario)
     return Space(tuple(Axis(axis.key, _sorted(axis)) for axis in axes))
 
 
@@ -130,20 +133,29 @@ def _with_full_key(text: str) -> str:
         raise UserError(f"--vary {text}: {error}") from None
 
 
-def _check_value(key: str, value: Any) -> None:
-    """Checks a value as a scenario file would have it checked."""
+def _check_value(key: str, value: Any, scenario: Scenario) -> None:
+    """Checks a value as a scenario file would have it checked; what it names has to exist."""
     name = key.removeprefix("server.")
     data: dict[str, Any] = {"model": "any", "gpu": "any"}
     data |= {"flags": {name: value}} if name in Flags.model_fields else {name: value}
     try:
         Server.model_validate(data)
-        if name == "gpu":
-            find_gpu(value)
+        _check_named(name, value, scenario)
     except UserError as error:
-        raise UserError(f"--vary {key}={as_text(value)}: {str(error).removeprefix('gpu: ')}") from None
+        raise UserError(f"--vary {key}={as_text(value)}: {str(error).removeprefix(f'{name}: ')}") from None
     except ValidationError as error:
         _, message, _ = next(iter(explain(error, Server, data)))
         raise UserError(f"--vary {key}={as_text(value)}: {message}") from None
+
+
+def _check_named(name: str, value: Any, scenario: Scenario) -> None:
+    match name:
+        case "gpu":
+            find_gpu(value)
+        case "model":
+            find_model(scenario.locate(value))
+        case "profile" if value != ANALYTICAL:
+            load_profile(scenario.locate(value))
 
 
 def _sorted(axis: Axis) -> tuple[Any, ...]:

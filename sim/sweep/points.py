@@ -1,7 +1,8 @@
 """The points of a sweep: every combination of the values, each with the scenario it makes or the reason it makes none.
 
 A combination that cannot be served (its weights do not fit, its flags contradict each other) is a result of the sweep
-like any other; only when there is none that can be simulated is the sweep itself at fault.
+like any other. The sweep itself is at fault when none can be simulated, and when one names a model, a GPU or a profile
+that does not exist or gives a value that its key cannot have: that is said before the first run.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 
 from sim.capacity.loads import UNITS, Unit, own_load, unit_of
 from sim.deployment import Deployment, plan_server
-from sim.errors import UserError
+from sim.errors import UnknownNameError, UserError
 from sim.scenario.checks import check_lengths, cross_check
 from sim.scenario.load import load_scenario, override
 from sim.scenario.model import Scenario, Search, TraceWorkload
-from sim.scenario.problems import ScenarioError, dotted
+from sim.scenario.problems import ContradictionError, ScenarioError, dotted
 from sim.sweep.axes import LOADS, Axis, as_text, combinations
 
 _WHOLE = tuple(name for name in LOADS if name != "request_rate")
@@ -68,7 +69,7 @@ def plan_points(
         variant: a variant of the scenario.
 
     Raises:
-        UserError: the scenario is at fault, or no point can be simulated.
+        UserError: the scenario or a value is at fault, or no point can be simulated.
     """
     chosen = combinations(axes)
     base = _base(path, chosen, sets, variant)
@@ -114,11 +115,15 @@ def _point(number: int, base: Scenario, overrides: dict[str, Any]) -> SweepPoint
     try:
         scenario, load = _apply(base, overrides)
     except ScenarioError as error:
-        said = (f"{each.key}: {each.message}" if each.key else each.message for each in error.problems)
-        return SweepPoint(number, overrides, None, cause="; ".join(said))
+        said = "; ".join(f"{each.key}: {each.message}" if each.key else each.message for each in error.problems)
+        if not isinstance(error, ContradictionError):
+            raise UserError(f"--vary {_named(overrides)}: {said}") from None
+        return SweepPoint(number, overrides, None, cause=said)
     point = SweepPoint(number, overrides, scenario, load)
     try:
         deployment = plan_server(scenario)
+    except UnknownNameError as error:
+        raise UserError(f"--vary {_named(overrides)}: {error}") from None
     except UserError as error:
         return replace(point, cause=str(error))
     if not isinstance(deployment, Deployment):

@@ -59,6 +59,8 @@ def test_the_scenario_s_own_server_is_the_nearest_configuration() -> None:
         (["max_num_seqs=0,4"], "--vary server.max_num_seqs=0: "),
         (["max_num_seqs=many"], "--vary server.max_num_seqs=many: expected a whole number; got 'many'"),
         (["kv_cache_dtype=fp4"], "--vary server.kv_cache_dtype=fp4: unknown value; got 'fp4'; "),
+        (["model=qwen3-14b,foo"], "--vary server.model=foo: unknown model 'foo'; `headcount size --list-models` lists"),
+        (["profile=analytical,foo"], "--vary server.profile=foo: profile 'foo': no shipped profile has this name"),
         (["tensor_parallel_size=0"], "--vary server.tensor_parallel_size=0: "),
         (["max_num_seqs=1", "--max-num-seqs=2"], "--vary server.max_num_seqs: given twice"),
         (["max_num_seqs=8:1:log"], "a logarithmic range climbs from a number above 0"),

@@ -82,9 +82,24 @@ def test_a_combination_that_cannot_be_served_says_why_and_the_others_stand(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("server.gpu=h100,h1000", "--vary server.gpu=h1000 users=2: gpu: unknown GPU 'h1000'; did you mean"),
+        ("server.model=qwen3-0.6b,foo", "--vary server.model=foo users=2: model: unknown model 'foo'; "),
+        ("server.profile=analytical,foo", "--vary server.profile=foo users=2: profile 'foo': no shipped profile"),
+        ("server.max_num_seqs=8,few", "max_num_seqs=few users=2: server.flags.max_num_seqs: expected a whole number"),
+    ],
+)
+def test_one_value_that_is_no_value_is_told_before_the_others_are_run(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan(write(tmp_path), text, "users=2")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (("server.max_num_seq=1,2", "users=2"), "did you mean 'flags.max_num_seqs'? (and so with all 2 combinations)"),
+        (("server.max_num_seq=1,2", "users=2"), "--vary server.max_num_seq=1 users=2: "),
         (("server.max_num_seqs=few", "users=2"), "--vary server.max_num_seqs=few users=2: server.flags.max_num_seqs: "),
         (("request_rate=1,2",), "--vary request_rate=1: a workload of kind users has no such quantity"),
         (("users=2.5",), "--vary users=2.5: users are counted in whole numbers; got 2.5"),
