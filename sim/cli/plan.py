@@ -67,7 +67,8 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
 
     Each is simulated with all its replicas at the peak, and with one fewer at the load. Finished runs are kept: the
     same command goes on where it was interrupted. Exits with 0 when some deployment holds, 1 when none does, 2 on bad
-    input, 130 after Ctrl-C (or the TERM signal), with what was finished by then.
+    input (a --tp that the model cannot be spread over, too), 130 after Ctrl-C (or the TERM signal), with what was
+    finished by then.
     """
     from sim.planning import PlanInterruptedError, Request, make_plan
     from sim.simulate import simulate

@@ -72,8 +72,9 @@ def size(
     """Size the memory of a server: weights, activations, CUDA graphs, KV cache, and what that holds.
 
     Options not given take the default of the release and the GPU. They are vLLM's; a scenario of kind ollama is sized
-    as it stands (change it with --set server.ollama.KEY=VALUE). Exits with 0 if the server would start, 1 if vLLM
-    would refuse to, 2 on bad input.
+    as it stands (change it with --set server.ollama.KEY=VALUE). Exits with 0 if the server would start, 1 if it does
+    not fit and vLLM would refuse to, 2 on bad input, which is also what vLLM rejects before it looks at the memory:
+    flags that contradict each other, or a model that cannot be spread over so many GPUs.
     """
     given = locals()  # by the names of the flags, which are those of the fields they go to
     _check_finite(given)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.deployment import ANALYTICAL, plan
+from sim.deployment import ANALYTICAL, plan, server_spec
 from sim.engine.profile import load_profile, profile_mismatches, profile_names
-from sim.errors import UserError
+from sim.errors import UnknownNameError, UserError
 from sim.hardware import find_gpu
+from sim.memory.weights import check_parallel
+from sim.models import find_model
 from sim.scenario.load import override
 from sim.scenario.model import Scenario
 
@@ -72,10 +74,12 @@ def candidates(
             requests in flight.
 
     Raises:
-        UserError: an unknown GPU, or a server that is not vLLM.
+        UserError: an unknown GPU, model or profile, a degree that the model cannot be spread over, or a server that is
+            not vLLM.
     """
     if scenario.server.kind != "vllm":
         raise UserError(f"server.kind: plans are made for vllm; got {scenario.server.kind}")
+    _check_degrees(scenario, degrees)
     several = scenario.server.replicas > 1 or scenario.server.autoscaling is not None
     rule = router or (scenario.server.router if several else "least_requests")
     found: list[Candidate] = []
@@ -85,6 +89,16 @@ def candidates(
             tried = _smallest_and_twice(tried)
         found += tried
     return tuple(found)
+
+
+def _check_degrees(scenario: Scenario, degrees: Sequence[int]) -> None:
+    """Refuses what vLLM rejects whatever the GPU is: only what does not fit is a candidate that does not start."""
+    model = find_model(scenario.locate(scenario.server.model))
+    for degree in degrees:
+        try:
+            check_parallel(model, replace(server_spec(scenario.server), tensor_parallel_size=degree))
+        except UserError as error:
+            raise UserError(f"--tp {degree}: {str(error).removeprefix('tensor_parallel_size: ')}") from None
 
 
 def _smallest_and_twice(tried: list[Candidate]) -> list[Candidate]:
@@ -112,6 +126,8 @@ def _candidate(scenario: Scenario, gpu: str, degree: int, router: str) -> Candid
     try:
         changed = override(scenario, {**changes, "server.replicas": 1})
         plan(changed)
+    except UnknownNameError:
+        raise
     except UserError as error:
         return Candidate(gpu, degree, None, changes, tuple(notes), str(error))
     return Candidate(gpu, degree, changed, changes, tuple(notes))
