@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from sim.cli.calibrate import calibrate
 from sim.cli.check import check
@@ -20,14 +22,28 @@ from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.search import search
 from sim.cli.serve_metrics import serve_metrics
+from sim.cli.signals import INTERRUPTED
 from sim.cli.size import size
 from sim.cli.spot_check import spot_check
 from sim.cli.sweep import sweep
 from sim.cli.what_if import what_if
 from sim.errors import UserError
 
+
+class _Commands(TyperGroup):
+    """The commands; Ctrl-C in one that has nothing to say of it is one line, and not silence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("interrupted before the end", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
     name="headcount",
+    cls=_Commands,
     help="How many users does this LLM server support?",
     no_args_is_help=True,
     add_completion=False,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sim.cli.progress import ProgressLine
+from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from calibrate.replay import Replay
     from calibrate.replay_server import ServerChoice
     from sim.engine.profile import Profile
@@ -52,7 +56,10 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
     ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Replay a measured run through a profile: metric by percentile, predicted, measured, signed errors."""
+    """Replay a measured run through a profile: metric by percentile, predicted, measured, signed errors.
+
+    Exits with 0, with 2 on bad input, with 130 after Ctrl-C (or the TERM signal): what was replayed by then is printed.
+    """
     from calibrate.readers import read_runs
     from calibrate.readers.ladder import is_ladder, read_ladder
     from calibrate.replay import replay as replay_run
@@ -68,25 +75,44 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
     choice = choose_server(loaded, server, Path(profile).absolute() if is_path else None)
     deployment = choice.plan()
     cap = choice.client_max_concurrency if max_concurrency is None else max_concurrency
-    with ProgressLine(f"replaying {requests.name}").alive():
-        if ladder:
-            results = [replay_rung(rung, deployment, length_spread=length_spread) for rung in read_ladder(requests)]
-        else:
-            results = [
-                replay_run(
-                    run if limit is None else run.first(limit),
-                    deployment,
-                    max_concurrency=cap,
-                    replicas=choice.server.data_parallel_size,
-                    window_s=window_s,
-                )
-                for run in runs
-            ]
+    replays: list[Callable[[], Replay]]
+    if ladder:
+        rungs = read_ladder(requests)
+        replays = [partial(replay_rung, rung, deployment, length_spread=length_spread) for rung in rungs]
+    else:
+        replays = [
+            partial(
+                replay_run,
+                run if limit is None else run.first(limit),
+                deployment,
+                max_concurrency=cap,
+                replicas=choice.server.data_parallel_size,
+                window_s=window_s,
+            )
+            for run in runs
+        ]
+    results, interrupted = _replayed(replays, requests.name)
     if as_json:
         typer.echo(json.dumps(_document(results, loaded, choice, cap), indent=2, ensure_ascii=False, allow_nan=False))
-        return
-    for result in results:
-        typer.echo("\n".join(_text(result, loaded, cap)))
+    else:
+        for result in results:
+            typer.echo("\n".join(_text(result, loaded, cap)))
+    if interrupted:
+        typer.echo(f"interrupted: {len(results)} of {len(replays)} runs are replayed; nothing is kept", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _replayed(replays: Sequence[Callable[[], Replay]], name: str) -> tuple[list[Replay], bool]:
+    """Returns the replays that were finished, and whether Ctrl-C came before all were."""
+    results: list[Replay] = []
+    try:
+        with ends_by_signal(), ProgressLine(f"replaying {name}").alive():
+            for each in replays:
+                result = each()
+                results.append(result)
+    except KeyboardInterrupt:
+        return results, True
+    return results, False
 
 
 def _window(text: str) -> tuple[float, float]:

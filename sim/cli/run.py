@@ -75,7 +75,13 @@ def run(  # noqa: PLR0917 - typer calls it, by name
         raise typer.Exit(INTERRUPTED) from None
     except NoDataError as error:
         raise _placed(error, scenario, overrides, variant) from None
-    split = _split(loaded, result) if step_split or as_report else None
+    try:
+        with ends_by_signal():
+            split = _split(loaded, result) if step_split or as_report else None
+    except KeyboardInterrupt:
+        _print(loaded, result, as_json=as_json, out=out)
+        typer.echo("interrupted: the answer stands; where the step time goes is not known", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     _print(loaded, result, as_json=as_json, out=out, split=split)
     if report is not None and out is not None:
         report.write(loaded, out)

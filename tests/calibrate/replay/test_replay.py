@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from typer.testing import CliRunner
 
 from calibrate.comparison import compare, completions_per_s, measured_latencies, predicted_latencies
 from calibrate.comparison_text import comparison_data, comparison_lines
+from calibrate.readers import read_runs
 from calibrate.readers.measured import MeasuredRun
-from calibrate.replay import simulate_requests
+from calibrate.replay import Replay, simulate_requests
+from calibrate.replay import replay as replay_run
 from sim.cli.replay import replay as replay_command
 from sim.engine.fitted import FittedModel, StepCoefficients
 from sim.engine.step_time import ClientLatency
@@ -59,6 +62,24 @@ def files(tmp_path: Path) -> Path:
     (tmp_path / "server.yaml").write_text(SERVER)
     write_run(tmp_path / "busy.csv", 40.0, cap=32)
     return tmp_path
+
+
+def test_ctrl_c_prints_what_is_replayed_and_says_so(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Replay] = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Replay:
+        if made:
+            raise KeyboardInterrupt
+        made.append(replay_run(*arguments, **options))
+        return made[0]
+
+    (run,) = read_runs(files / "busy.csv")
+    monkeypatch.setattr("calibrate.readers.read_runs", lambda *_, **__: [run, run, run])
+    monkeypatch.setattr("calibrate.replay.replay", interrupted)
+    code, output = run_command(files / "busy.csv", "--profile", files / "made.yaml")
+    assert code == 130
+    assert output.startswith("busy: 120 requests replayed with profile made")
+    assert output.endswith("interrupted: 1 of 3 runs are replayed; nothing is kept\n")
 
 
 def test_the_model_that_made_a_run_predicts_it_exactly(files: Path) -> None:

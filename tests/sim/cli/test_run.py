@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner, Result
 
 import sim.simulate
+from sim.cli.app import app
 from sim.cli.run import Progress, run
 from sim.errors import UserError
 from sim.records import RunRecord
@@ -255,3 +256,30 @@ def test_where_the_step_time_goes_is_said_when_it_is_asked_for(scenario: Path) -
     assert sum(part["share"] for part in parts.values()) == pytest.approx(1, abs=1e-4)
     schema = json.loads(files("sim.results").joinpath("run.schema.json").read_text(encoding="utf-8"))
     Draft202012Validator(schema).validate(document)
+
+
+def test_an_answer_is_printed_although_the_run_for_its_step_times_is_interrupted(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate = sim.simulate.simulate
+
+    def interrupted(scenario: Scenario, *, seed: int, load: float | None = None, step_split: bool = False) -> RunRecord:
+        if step_split:
+            raise KeyboardInterrupt
+        return simulate(scenario, seed=seed, load=load)
+
+    monkeypatch.setattr(sim.simulate, "simulate", interrupted)
+    result = invoke(scenario, "--users", "6", "--step-split")
+    assert result.exit_code == 130
+    assert result.stdout == invoke(scenario, "--users", "6").stdout
+    assert result.stderr == "interrupted: the answer stands; where the step time goes is not known\n"
+
+
+def test_ctrl_c_before_anything_is_simulated_is_said(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sim.cli.checked.load_checked", interrupted)
+    for command in ("run", "check"):
+        result = CliRunner().invoke(app, [command, str(scenario)])
+        assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted before the end\n")
