@@ -7,6 +7,9 @@ a prompt hits its first half, the free queue gives away its end.
     C hits 60 blocks         | run: 0-59, refs 3 |-> tail: 60-99, refs 2 |
 
 Whoever held the run before the split holds its `tail` too; a block table knows from its own places how far to follow.
+
+What happens depends on how many blocks a run has, never on which: their ids ride along where somebody wants to see
+them, and elsewhere `ids` stays empty.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ class BlockRun:
 
     Attributes:
         place: of the first block.
-        blocks: their ids.
+        num_blocks: how many.
+        ids: theirs, in order of place; empty where nobody asked for them.
         refs: how many requests hold them; 0 while they stand in the free queue.
         shelf: where their content is cached; None: it is not.
         is_primary: they are the ones to hit; of blocks with the same content, the one cached first.
@@ -31,11 +35,12 @@ class BlockRun:
         tail: the rest of the run, if it was split.
     """
 
-    __slots__ = ("blocks", "entry", "is_primary", "place", "refs", "shelf", "tail")
+    __slots__ = ("entry", "ids", "is_primary", "num_blocks", "place", "refs", "shelf", "tail")
 
-    def __init__(self, place: int, blocks: list[int]) -> None:
+    def __init__(self, place: int, num_blocks: int, ids: list[int]) -> None:
         self.place = place
-        self.blocks = blocks
+        self.num_blocks = num_blocks
+        self.ids = ids
         self.refs = 1
         self.shelf: RunShelf | None = None
         self.is_primary = False
@@ -45,13 +50,14 @@ class BlockRun:
     @property
     def end(self) -> int:
         """The place after the last block."""
-        return self.place + len(self.blocks)
+        return self.place + self.num_blocks
 
     def split(self, place: int) -> BlockRun:
         """Cuts the run before a place inside it; returns the rest, to which everything said of the run applies too."""
         num_kept = place - self.place
-        rest = BlockRun(place, self.blocks[num_kept:])
-        del self.blocks[num_kept:]
+        rest = BlockRun(place, self.num_blocks - num_kept, self.ids[num_kept:])
+        self.num_blocks = num_kept
+        del self.ids[num_kept:]
         rest.refs, rest.is_primary = self.refs, self.is_primary
         rest.tail, self.tail = self.tail, rest
         if self.shelf is not None:
@@ -69,6 +75,9 @@ def _place(run: BlockRun) -> int:
 class RunShelf:
     """The cached blocks of one content node in one KV cache group.
 
+    Nearly always they are neighbours, from the first place on: then the primary runs say it all. `_present` is there
+    from the first gap or second copy of a block on, until the shelf is empty again.
+
     Attributes:
         first_place: the first place whose block can belong to the node.
         node: the content node.
@@ -79,13 +88,15 @@ class RunShelf:
     def __init__(self, node: ContentNode, first_place: int) -> None:
         self.node = node
         self.first_place = first_place
-        self._present = bytearray()  # for each place from the first on, 1 where a block is cached; see `_trim`
         self._runs: list[BlockRun] = []  # the primary ones, by place
+        self._present: bytearray | None = None  # for each place from the first on, 1 where a block is cached
         self._duplicates: list[BlockRun] | None = None  # in the order of caching
 
     def find_end(self, end: int) -> int:
         """Returns the place, `end` at most, up to which all blocks from the first on are cached."""
-        self._trim()
+        if self._present is None:
+            return min(end, self._end())
+        self._trim(self._present)
         found = self._present.find(0, 0, end - self.first_place)
         if found < 0:
             return min(end, self.first_place + len(self._present))
@@ -105,31 +116,32 @@ class RunShelf:
             runs[index].split(end)
         return runs[first : index + 1]
 
-    def add(self, place: int, blocks: list[int], last: BlockRun | None) -> BlockRun | None:
+    def add(self, place: int, end: int, ids: list[int], last: BlockRun | None) -> BlockRun | None:
         """Caches the content of a request's own blocks.
 
         Args:
             place: of the first block.
-            blocks: their ids.
+            end: the place after the last one.
+            ids: theirs, where they are kept.
             last: the run before it in the request's block table, to be lengthened where it can be.
 
         Returns:
             The run they are now, where it was split with its rests as `tail`; None: `last` has taken them over.
         """
-        start = place - self.first_place
-        self._trim()
-        present = self._present
-        if start < len(present):
-            run = BlockRun(place, blocks)
-            self._add_beside_others(run)
-            return run
-        if start > len(present):
+        if self._present is not None or place != self._end():
+            present = self._look_closely()
+            start = place - self.first_place
+            if start < len(present):
+                run = BlockRun(place, end - place, ids)
+                self._add_beside_others(run, present)
+                return run
             present.extend(bytes(start - len(present)))
-        present += b"\1" * len(blocks)
+            present += b"\1" * (end - place)
         if last is not None and last.shelf is self and last.is_primary and last.refs == 1 and last.end == place:
-            last.blocks += blocks
+            last.num_blocks += end - place
+            last.ids += ids
             return None
-        run = BlockRun(place, blocks)
+        run = BlockRun(place, end - place, ids)
         run.shelf, run.is_primary = self, True
         self._runs.append(run)
         self.node.num_users += 1
@@ -137,24 +149,34 @@ class RunShelf:
 
     def forget_end(self, run: BlockRun, num_blocks: int) -> None:
         """Forgets the content of blocks that were just taken from the end of a run."""
-        if run.blocks and self._duplicates is None and self._runs[-1] is run:
-            return  # `_trim` will do it: the last run ends where the content ends
+        is_last = self._duplicates is None and self._runs[-1] is run  # then the content ends where the run ends
+        if is_last:
+            if not run.num_blocks:
+                self._runs.pop()
+                self._clear_if_empty()
+                self.node.release()
+            return
         if run.is_primary:
-            self._trim()
-            first, present = run.place + len(run.blocks) - self.first_place, self._present
+            present = self._look_closely()
+            first = run.end - self.first_place
             if first < len(present):
                 present[first : first + num_blocks] = bytes(min(num_blocks, len(present) - first))
-        if not run.blocks:
+        if not run.num_blocks:
             self._remove(run)
         if self._duplicates is not None and run.is_primary:
             self._promote(run.end, run.end + num_blocks)
-        if not run.blocks:
+        if not run.num_blocks:
+            self._clear_if_empty()
             self.node.release()
 
     def is_present(self, num_places: int) -> bytes:
         """Returns, for so many places from the first on, 1 where a block is cached, else 0."""
-        self._trim()
-        return bytes(self._present[:num_places]).ljust(num_places, b"\0")
+        if self._present is None:
+            present = b"\1" * min(num_places, self._end() - self.first_place)
+        else:
+            self._trim(self._present)
+            present = bytes(self._present[:num_places])
+        return present.ljust(num_places, b"\0")
 
     def insert_rest(self, run: BlockRun, rest: BlockRun) -> None:
         """Takes in the rest of a run that was split."""
@@ -170,34 +192,49 @@ class RunShelf:
             assert self._duplicates is not None
             self._duplicates.insert(self._duplicates.index(run) + 1, rest)
 
-    def _trim(self) -> None:
-        """Forgets what lies behind the last primary run: its end may have been taken since."""
-        runs = self._runs
-        end = runs[-1].place + len(runs[-1].blocks) - self.first_place if runs else 0
-        if end < len(self._present):
-            del self._present[end:]
+    def _end(self) -> int:
+        """Returns the place after the last primary block."""
+        return self._runs[-1].end if self._runs else self.first_place
 
-    def _add_beside_others(self, run: BlockRun) -> None:
+    def _look_closely(self) -> bytearray:
+        """Returns what is cached place by place, and keeps it from now on."""
+        present = self._present
+        if present is None:
+            present = self._present = bytearray(self._end() - self.first_place)
+            for run in self._runs:
+                start = run.place - self.first_place
+                present[start : start + run.num_blocks] = b"\1" * run.num_blocks
+        else:
+            self._trim(present)
+        return present
+
+    def _trim(self, present: bytearray) -> None:
+        """Forgets what lies behind the last primary run: its end may have been taken since."""
+        del present[self._end() - self.first_place :]
+
+    def _clear_if_empty(self) -> None:
+        if not self._runs and not self._duplicates:
+            self._present = self._duplicates = None
+
+    def _add_beside_others(self, run: BlockRun, present: bytearray) -> None:
         """Caches a run where some places may be cached already, piece by piece."""
-        present, first_place = self._present, self.first_place
-        missing = run.end - first_place - len(present)
-        if missing > 0:
-            present.extend(bytes(missing))
+        first_place = self.first_place
+        present.extend(bytes(max(0, run.end - first_place - len(present))))
         piece: BlockRun | None = run
         while piece is not None:
             start, end = piece.place - first_place, piece.end - first_place
             is_primary = not present[start]
             found = present.find(1 if is_primary else 0, start, end)
             rest = piece.split(first_place + found) if found >= 0 else None
-            self._put(piece, is_primary=is_primary)
+            self._put(piece, present, is_primary=is_primary)
             piece = rest
 
-    def _put(self, run: BlockRun, *, is_primary: bool) -> None:
+    def _put(self, run: BlockRun, present: bytearray, *, is_primary: bool) -> None:
         run.shelf, run.is_primary = self, is_primary
         self.node.num_users += 1
         if is_primary:
             start = run.place - self.first_place
-            self._present[start : start + len(run.blocks)] = b"\1" * len(run.blocks)
+            present[start : start + run.num_blocks] = b"\1" * run.num_blocks
             insort(self._runs, run, key=_place)
         elif self._duplicates is None:
             self._duplicates = [run]
@@ -215,16 +252,15 @@ class RunShelf:
 
     def _promote(self, place: int, end: int) -> None:
         """Makes duplicates primary where the primary blocks are gone: at each place the one cached first."""
-        duplicates, first_place = self._duplicates, self.first_place
+        duplicates, present, first_place = self._duplicates, self._present, self.first_place
         assert duplicates is not None
-        missing = end - first_place - len(self._present)
-        if missing > 0:
-            self._present.extend(bytes(missing))
+        assert present is not None
+        present.extend(bytes(max(0, end - first_place - len(present))))
         index = 0
         while index < len(duplicates):
             run = duplicates[index]
             start, stop = max(run.place, place), min(run.end, end)
-            gap = self._present.find(0, start - first_place, stop - first_place) if start < stop else -1
+            gap = present.find(0, start - first_place, stop - first_place) if start < stop else -1
             if gap < 0:
                 index += 1
                 continue
@@ -233,10 +269,10 @@ class RunShelf:
                 run.split(start)  # the rest is looked at next
                 index += 1
                 continue
-            taken = self._present.find(1, gap, stop - first_place)
+            taken = present.find(1, gap, stop - first_place)
             stop = first_place + taken if taken >= 0 else stop
             if stop < run.end:
                 run.split(stop)
             del duplicates[index]
             self.node.num_users -= 1
-            self._put(run, is_primary=True)
+            self._put(run, present, is_primary=True)

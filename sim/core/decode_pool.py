@@ -3,8 +3,9 @@
 Most requests of most steps are in the middle of their answer. Such a request gets exactly one token in every step,
 takes a block when its position crosses a block boundary, and nothing else happens to it. The pool holds these
 requests as they were when they joined; what has happened since is two counters, the steps scheduled and the steps
-completed, added when a request leaves. Everything that is not plain decoding (prefill, the last tokens, preemption,
-aborts) leaves the pool first and goes through the reference's own code.
+completed, added when a request leaves. A request joins when the step that computes the last token it knows of has been
+scheduled; the steps in flight then are still the reference's. Everything that is not plain decoding (prefill, the last
+tokens, preemption, aborts) leaves the pool first and goes through the reference's own code.
 
 A step then costs: the requests at a block boundary (one in `block_size`; with sliding windows also those whose window
 leaves a block behind), the prefilling ones, and the joins and leaves.
@@ -34,7 +35,8 @@ class DecodePool:
     """Requests in steady decoding.
 
     Attributes:
-        members: each pooled request, with the counters (scheduled, completed) when it joined.
+        members: each pooled request, with the counters (scheduled, completed) from which on its steps are the pool's:
+            as they were when it joined, and as they will be when the steps that were in flight then are completed.
         num_scheduled: non-empty steps scheduled so far.
         num_completed: of those, completed.
         num_completed_at_schedule: how many were completed when the latest was scheduled.
@@ -74,45 +76,50 @@ class DecodePool:
         # A request whose window leaves a block behind once s steps are completed stands in _skipping[s % block_size].
         self._sliding_window = sliding_window
         self._skipping: list[list[Request]] = [[] for _ in range(block_size)]
-        self._new: list[Request] = []  # joined since the latest schedule: their windows may have moved a long way
+        self._new: list[Request] = []  # whose windows may have moved a long way: a step of before is not completed
 
-    def join(self, request: Request, num_tokens_left: int) -> None:
+    def join(self, request: Request, num_in_flight: int, num_tokens_left: int) -> None:
         """Takes in a request that will decode in every step from the next one on.
 
         Args:
-            request: running, one token short of its known tokens.
-            num_tokens_left: output tokens still to come, at least two.
+            request: running, with all the tokens computed that it will have when the steps in flight are completed, but
+                for the last.
+            num_in_flight: steps in flight.
+            num_tokens_left: output tokens still to come from the steps after these, at least two.
         """
-        self.members[request] = (self.num_scheduled, self.num_completed)
+        completed = self.num_completed + num_in_flight
+        self.members[request] = (self.num_scheduled, completed)
         self.classes[request.class_id] = self.classes.get(request.class_id, 0) + 1
         self.context += request.num_computed_tokens
         insort(self._due[self._boundary(request, self.num_scheduled)], request, key=running_order)
         if self._sliding_window:
-            insort(self._skipping[self._skip_boundary(request, self.num_completed)], request, key=running_order)
+            insort(self._skipping[self._skip_boundary(request, completed)], request, key=running_order)
             self._new.append(request)
-        self._last_steps.setdefault(self.num_completed + num_tokens_left - 1, []).append(request)
+        self._last_steps.setdefault(completed + num_tokens_left - 1, []).append(request)
 
-    def leave(self, request: Request) -> None:
-        """Gives a request back, brought up to date but for its cached blocks."""
+    def leave(self, request: Request) -> int:
+        """Gives a request back, brought up to date but for its blocks; returns in how many steps in flight it is."""
         scheduled, completed = self.members.pop(request)
         num_scheduled = self.num_scheduled - scheduled
-        num_completed = self.num_completed - completed
+        num_completed = max(0, self.num_completed - completed)
         self._due[self._boundary(request, scheduled)].remove(request)
         if self._sliding_window:
             self._skipping[self._skip_boundary(request, completed)].remove(request)
             if request in self._new:
                 self._new.remove(request)
         request.num_computed_tokens += num_scheduled
-        request.num_output_tokens += num_completed
-        request.num_tokens += num_completed
         request.num_in_flight_tokens += num_scheduled - num_completed
-        request.last_token_ns = self.last_end_ns
+        if num_completed:
+            request.num_output_tokens += num_completed
+            request.num_tokens += num_completed
+            request.last_token_ns = self.last_end_ns
         self.context -= request.num_computed_tokens
         left = self.classes[request.class_id] - 1
         if left:
             self.classes[request.class_id] = left
         else:
             del self.classes[request.class_id]
+        return num_scheduled - num_completed
 
     def num_cacheable_tokens(self, request: Request) -> int:
         """Returns how many tokens of a request that just left the reference would have cached by now.
@@ -151,13 +158,23 @@ class DecodePool:
     def num_processed_tokens(self, request: Request) -> int:
         """Returns the tokens of a pooled request whose steps are completed."""
         _, completed = self.members[request]
-        return request.num_computed_tokens - request.num_in_flight_tokens + self.num_completed - completed
+        num_completed = max(0, self.num_completed - completed)
+        return request.num_computed_tokens - request.num_in_flight_tokens + num_completed
+
+    def is_in_latest(self, request: Request) -> bool:
+        """Returns whether a pooled request decoded in the latest scheduled step, not only joined after it."""
+        return self.members[request][0] < self.num_scheduled
+
+    def is_in_next_completed(self, request: Request) -> bool:
+        """Returns whether a pooled request's token in the next step to be completed is the pool's."""
+        return self.members[request][1] <= self.num_completed
 
     def advance(self) -> None:
         """Counts a step in which every pooled request was scheduled."""
         self.num_scheduled += 1
         self.num_completed_at_schedule = self.num_completed
-        self._new.clear()
+        if self._new:
+            self._new = [request for request in self._new if self.members[request][1] > self.num_completed]
         self.context += len(self.members)
 
     def complete(self) -> list[Request]:
@@ -168,8 +185,7 @@ class DecodePool:
 
     def _skip_boundary(self, request: Request, completed: int) -> int:
         """Returns after which completions (modulo the block size) the request's window leaves a block behind."""
-        num_processed_tokens = request.num_computed_tokens - request.num_in_flight_tokens
-        return (completed - num_processed_tokens + self._sliding_window - 1) % self._block_size
+        return (completed - request.num_computed_tokens + self._sliding_window - 1) % self._block_size
 
     def _boundary(self, request: Request, scheduled: int) -> int:
         """Returns in which steps (modulo the block size) the request's token begins a block."""

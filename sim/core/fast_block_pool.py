@@ -20,17 +20,21 @@ from sim.core.block_runs import BlockRun
 class FastBlockPool:
     """The free blocks of all KV cache groups, in eviction order.
 
+    Args:
+        num_gpu_blocks: all blocks, the null block included.
+        keeps_ids: know each block's id; else only how many there are.
+
     Attributes:
         num_frees: how often blocks were given back; until it changes, there is no more room than before.
     """
 
     __slots__ = ("_num_empty", "_num_free", "_queue", "num_frees", "num_gpu_blocks")
 
-    def __init__(self, num_gpu_blocks: int) -> None:
+    def __init__(self, num_gpu_blocks: int, *, keeps_ids: bool) -> None:
         self.num_gpu_blocks = num_gpu_blocks
-        self._num_free = num_gpu_blocks - 1
+        self._num_free = num_gpu_blocks - 1  # block 0 is the null block
         self.num_frees = 0
-        unused = BlockRun(0, list(range(num_gpu_blocks - 1, 0, -1)))  # block 0 is the null block
+        unused = BlockRun(0, self._num_free, list(range(self._num_free, 0, -1)) if keeps_ids else [])
         unused.refs = 0
         self._queue: deque[list[BlockRun]] = deque([[unused]])
         self._num_empty = 0  # entries whose runs were all hit, at most
@@ -40,20 +44,17 @@ class FastBlockPool:
         return self._num_free
 
     def get_all_free_blocks(self) -> list[int]:
-        """Returns the free blocks in eviction order."""
-        return [block for entry in self._queue for run in reversed(entry) for block in reversed(run.blocks)]
+        """Returns the ids of the free blocks in eviction order, where they are kept."""
+        return [block for entry in self._queue for run in reversed(entry) for block in reversed(run.ids)]
 
     def get_new_blocks(self, num_blocks: int) -> list[int]:
-        """Takes blocks from the front of the free queue, forgetting what they held."""
+        """Takes blocks from the front of the free queue, forgetting what they held.
+
+        Returns:
+            Their ids, where they are kept.
+        """
         assert num_blocks <= self._num_free, f"{num_blocks} blocks asked, {self._num_free} free"
         self._num_free -= num_blocks
-        entry = self._queue[0] if num_blocks else None
-        if not entry or num_blocks >= len(entry[-1].blocks):
-            return self._take_runs(num_blocks)
-        return _take_end(entry[-1], num_blocks)
-
-    def _take_runs(self, num_blocks: int) -> list[int]:
-        """Takes blocks of more than one run, or all of one."""
         queue = self._queue
         taken: list[int] = []
         while num_blocks:
@@ -62,21 +63,23 @@ class FastBlockPool:
                 queue.popleft()
                 continue
             run = entry[-1]
-            blocks = run.blocks
-            if num_blocks < len(blocks):
-                return taken + _take_end(run, num_blocks)
-            entry.pop()
-            run.blocks = []
-            blocks.reverse()
-            taken = taken + blocks if taken else blocks
-            num_blocks -= len(blocks)
+            count = run.num_blocks
+            if num_blocks < count:
+                count = num_blocks
+            else:
+                entry.pop()
+            run.num_blocks -= count
+            num_blocks -= count
+            if run.ids:
+                taken += run.ids[: -count - 1 : -1]
+                del run.ids[-count:]
             if run.shelf is not None:
-                run.shelf.forget_end(run, len(blocks))
+                run.shelf.forget_end(run, count)
         return taken
 
     def num_free_of(self, runs: Sequence[BlockRun]) -> int:
         """Returns how many blocks of the runs are free."""
-        return sum(len(run.blocks) for run in runs if not run.refs)
+        return sum(run.num_blocks for run in runs if not run.refs)
 
     def touch(self, runs: Iterable[BlockRun]) -> None:
         """Adds a reference to runs that were hit; those that were free leave the queue."""
@@ -86,7 +89,7 @@ class FastBlockPool:
                 assert entry is not None
                 entry.remove(run)
                 run.entry = None
-                self._num_free -= len(run.blocks)
+                self._num_free -= run.num_blocks
                 if not entry:
                     self._num_empty += 1
             run.refs += 1
@@ -105,19 +108,8 @@ class FastBlockPool:
                 entry = evict_last if run.shelf is not None else evict_first
                 entry.append(run)
                 run.entry = entry
-                self._num_free += len(run.blocks)
+                self._num_free += run.num_blocks
         if evict_first:
             self._queue.appendleft(evict_first)
         if evict_last:
             self._queue.append(evict_last)
-
-
-def _take_end(run: BlockRun, num_blocks: int) -> list[int]:
-    """Takes the last blocks of a free run that has more, the very last first; their content is forgotten."""
-    blocks = run.blocks
-    taken = blocks[-num_blocks:]
-    del blocks[-num_blocks:]
-    taken.reverse()
-    if run.shelf is not None:
-        run.shelf.forget_end(run, num_blocks)
-    return taken

@@ -26,23 +26,25 @@ class BlockTable:
     Attributes:
         runs: hit, cached, or passed over by the cache. One that was split stands here with its first part alone.
         open_place: where the open blocks begin, and everything before them ends.
-        open_blocks: the last blocks, which grow and are this request's alone.
+        num_open: the last blocks, which grow and are this request's alone; behind while it decodes in the pool.
+        open_ids: theirs, where they are kept.
         num_cached: places whose blocks are cached, or will never be.
         num_skipped: places given back.
     """
 
-    __slots__ = ("num_cached", "num_skipped", "open_blocks", "open_place", "runs")
+    __slots__ = ("num_cached", "num_open", "num_skipped", "open_ids", "open_place", "runs")
 
     def __init__(self, runs: Sequence[BlockRun], num_skipped: int) -> None:
         self.runs = list(runs)
         self.num_skipped = num_skipped
         self.num_cached = self.open_place = runs[-1].end if runs else num_skipped
-        self.open_blocks: list[int] = []
+        self.num_open = 0
+        self.open_ids: list[int] = []
 
     @property
     def end(self) -> int:
         """The place after the last block."""
-        return self.open_place + len(self.open_blocks)
+        return self.open_place + self.num_open
 
     def pieces(self) -> list[BlockRun]:
         """Returns all runs in order of place, those that were split part by part, the open blocks as a run."""
@@ -50,20 +52,21 @@ class BlockTable:
         for index, run in enumerate(runs, 1):
             end = runs[index].place if index < len(runs) else self.open_place
             pieces.append(run)
-            while run.place + len(run.blocks) < end:
+            while run.end < end:
                 assert run.tail is not None
                 run = run.tail  # noqa: PLW2901  # on to the next part
                 pieces.append(run)
-        if self.open_blocks:
-            pieces.append(BlockRun(self.open_place, self.open_blocks))
+        if self.num_open:
+            pieces.append(BlockRun(self.open_place, self.num_open, self.open_ids))
         return pieces
 
     def close(self, place: int) -> list[int]:
-        """Takes the open blocks before a place out of the table."""
+        """Takes the open blocks before a place out of the table; returns their ids, where they are kept."""
         num_closed = place - self.open_place
-        closed = self.open_blocks
-        self.open_blocks = closed[num_closed:]
+        closed = self.open_ids
+        self.open_ids = closed[num_closed:]
         del closed[num_closed:]
+        self.num_open -= num_closed
         self.open_place = place
         return closed
 
@@ -71,9 +74,9 @@ class BlockTable:
         """Takes the runs before a place out of the table, and returns them."""
         taken: list[BlockRun] = []
         if self.runs:
-            opened, self.open_blocks = self.open_blocks, []
+            num_open, self.num_open = self.num_open, 0
             pieces = self.pieces()
-            self.open_blocks = opened
+            self.num_open = num_open
             while pieces and pieces[0].place < place:
                 run = pieces.pop(0)
                 if run.end > place:
@@ -82,24 +85,30 @@ class BlockTable:
             self.runs = pieces
         if self.open_place < place:
             first = self.open_place
-            taken.append(BlockRun(first, self.close(place)))
+            taken.append(BlockRun(first, place - first, self.close(place)))
         return taken
 
 
 class FastKVCacheManager:
     """What the scheduler asks for slots; see `KVCacheManager` for each method.
 
+    Args:
+        cache_config: the blocks.
+        scheduler_config: what bounds a request.
+        keeps_ids: know each block's id, which no decision needs. Without, the blocks that methods return have none.
+
     Attributes:
         num_groups: KV cache groups: a request takes so many blocks for each block of tokens.
         sliding_window: of the sliding groups; 0 where there are none.
     """
 
-    def __init__(self, cache_config: CacheConfig, scheduler_config: SchedulerConfig) -> None:
+    def __init__(self, cache_config: CacheConfig, scheduler_config: SchedulerConfig, *, keeps_ids: bool) -> None:
         assert self.is_applicable(cache_config)
         self.block_size = cache_config.block_size
         self.max_model_len = scheduler_config.max_model_len
         self.enable_caching = cache_config.enable_prefix_caching
-        self.block_pool = FastBlockPool(cache_config.num_gpu_blocks)
+        self.block_pool = FastBlockPool(cache_config.num_gpu_blocks, keeps_ids=keeps_ids)
+        self.keeps_ids = keeps_ids
         self.watermark_blocks = int(scheduler_config.watermark * cache_config.num_gpu_blocks)
         groups = cache_config.kv_cache_groups
         self.num_groups = len(groups)
@@ -179,9 +188,7 @@ class FastKVCacheManager:
                 return None
         new_blocks = self._no_blocks
         if num_new_places:
-            new_blocks = tuple(pool.get_new_blocks(num_new_places) for _ in tables)
-            for table, blocks in zip(tables, new_blocks, strict=True):
-                table.open_blocks += blocks
+            new_blocks = self._take_places(tables, num_new_places)
         self._cache(request, tables, min(num_computed_tokens + num_new_tokens, request.num_tokens))
         return new_blocks
 
@@ -190,21 +197,25 @@ class FastKVCacheManager:
         self._remove_skipped_blocks(self._tables[request], num_processed_tokens)
 
     def allocate_places(self, requests: Sequence[Request]) -> None:
-        """Gives each request, in turn, its next block in every group; there must be enough free ones."""
-        tables, num_groups = self._tables, self.num_groups
-        blocks = self.block_pool.get_new_blocks(len(requests) * num_groups)
-        if num_groups == 1:
-            for request, block in zip(requests, blocks, strict=True):
-                tables[request][0].open_blocks.append(block)
-            return
-        each = iter(blocks)
-        for request in requests:
-            for table in tables[request]:
-                table.open_blocks.append(next(each))
+        """Gives each request, in turn, its next block in every group; there must be enough free ones.
+
+        Without ids and windows their tables need not know it yet: `catch_up` tells them.
+        """
+        if self.keeps_ids or self.sliding_window:
+            for request in requests:
+                self._take_places(self._tables[request], 1)
+        else:
+            self.block_pool.get_new_blocks(len(requests))
+
+    def catch_up(self, request: Request) -> None:
+        """Counts the blocks that `allocate_places` gave a request: it has one for each computed token's place."""
+        num_places = -(-request.num_computed_tokens // self.block_size)
+        for table in self._tables[request]:
+            table.num_open = num_places - table.open_place
 
     def latest_blocks(self, request: Request) -> Blocks:
         """Returns the last block of the request in each group."""
-        return tuple((table.open_blocks[-1],) for table in self._tables[request])
+        return tuple(tuple(table.open_ids[-1:]) for table in self._tables[request])
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Remembers the content of the request's full blocks."""
@@ -221,7 +232,7 @@ class FastKVCacheManager:
         tables = self._tables.get(request)
         if tables is None:
             return self._no_blocks
-        return tuple([0] * table.num_skipped + [b for run in table.pieces() for b in run.blocks] for table in tables)
+        return tuple([0] * table.num_skipped + [b for run in table.pieces() for b in run.ids] for table in tables)
 
     def reference_counts(self) -> list[int]:
         """Returns how many requests hold each block."""
@@ -229,7 +240,7 @@ class FastKVCacheManager:
         for tables in self._tables.values():
             for table in tables:
                 for run in table.pieces():
-                    for block in run.blocks:
+                    for block in run.ids:
                         counts[block] += 1
         return counts
 
@@ -258,6 +269,16 @@ class FastKVCacheManager:
             capped = max(0, min(num_places, self._admission_cap) - num_hit_places)
             num_blocks += capped * len(self._sliding_groups)
         return num_blocks
+
+    def _take_places(self, tables: list[BlockTable], num_places: int) -> Blocks:
+        """Lengthens the tables by new blocks; returns the ids, where they are kept."""
+        taken = []
+        for table in tables:
+            ids = self.block_pool.get_new_blocks(num_places)
+            table.num_open += num_places
+            table.open_ids += ids
+            taken.append(ids)
+        return tuple(taken)
 
     def _create_tables(self, hits: Hits, num_hit_places: int) -> list[BlockTable]:
         tables = []
@@ -290,15 +311,16 @@ class FastKVCacheManager:
             for start, end in self._tail_ranges(request, max(first, table.num_skipped), num_full):
                 if start > table.open_place:
                     place = table.open_place
-                    table.runs.append(BlockRun(place, table.close(start)))
+                    table.runs.append(BlockRun(place, start - place, table.close(start)))
                 self._shelve(path, group, table, end)
 
     def _shelve(self, path: ContentPath, group: int, table: BlockTable, end: int) -> None:
         """Caches the open blocks of a table before a place, run by run: a run has one content node."""
         while (place := table.open_place) < end:
             node, node_end = path.node_at(place)
+            stop = min(end, node_end)
             last = table.runs[-1] if table.runs else None
-            run = node.shelves[group].add(place, table.close(min(end, node_end)), last)
+            run = node.shelves[group].add(place, stop, table.close(stop), last)
             if run is not None:
                 table.runs.append(run)
 

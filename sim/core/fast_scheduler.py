@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from itertools import islice
 
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.decode_pool import DecodePool, running_order
@@ -23,13 +24,14 @@ class FastScheduler(Scheduler):
     Args:
         scheduler_config: limits of a step.
         cache_config: the pool of KV blocks.
-        lists_blocks: list the blocks that pooled requests take in `SchedulerOutput.new_blocks`.
+        lists_blocks: know each block's id, and list the newly taken ones in `SchedulerOutput.new_blocks`. No decision
+            depends on it.
     """
 
     def __init__(
         self, scheduler_config: SchedulerConfig, cache_config: CacheConfig, *, lists_blocks: bool = False
     ) -> None:
-        self._fast_kv_cache_manager = FastKVCacheManager(cache_config, scheduler_config)
+        self._fast_kv_cache_manager = FastKVCacheManager(cache_config, scheduler_config, keeps_ids=lists_blocks)
         super().__init__(scheduler_config, cache_config)
         self.pool = DecodePool(cache_config.block_size, self._fast_kv_cache_manager.sliding_window)
         self.lists_blocks = lists_blocks
@@ -49,6 +51,11 @@ class FastScheduler(Scheduler):
         if not output.is_empty:
             self.pool.advance()
             self._in_flight.append(output)
+            for request in output.num_scheduled_tokens:
+                num_tokens_left = self._num_tokens_left(request)
+                if num_tokens_left > 1 and self._decodes_steadily(request, output):
+                    self._loose.remove(request)
+                    self.pool.join(request, len(self._in_flight), num_tokens_left)
         return output
 
     def update_from_output(self, output: SchedulerOutput) -> list[tuple[Request, bool]]:
@@ -64,9 +71,6 @@ class FastScheduler(Scheduler):
         for request in self.pool.complete():
             if request in self.pool.members:
                 self._leave_pool(request)
-        for request, stopped in tokens:
-            if not stopped and self._decodes_steadily(request):
-                self._join_pool(request)
         return tokens
 
     def only_decodes(self) -> bool:
@@ -118,7 +122,8 @@ class FastScheduler(Scheduler):
 
     def scheduled_tokens(self, output: SchedulerOutput) -> list[tuple[Request, int]]:
         """Lists the tokens of each scheduled request, in scheduling order; to be asked right after `schedule()`."""
-        tokens = [*output.num_scheduled_tokens.items(), *((request, 1) for request in self.pool.members)]
+        pooled = filter(self.pool.is_in_latest, self.pool.members)
+        tokens = [*output.num_scheduled_tokens.items(), *((request, 1) for request in pooled)]
         return sorted(tokens, key=lambda item: item[0].running_order)
 
     def _create_kv_cache_manager(self) -> FastKVCacheManager:
@@ -251,41 +256,33 @@ class FastScheduler(Scheduler):
             self._loose.remove(request)
         super()._leave_queue(request)
 
-    def _decodes_steadily(self, request: Request) -> bool:
-        """Returns whether the request gets one token in every step from now on, two at least."""
-        placeholders = request.num_output_placeholders
+    def _decodes_steadily(self, request: Request, output: SchedulerOutput) -> bool:
+        """Returns whether a request of the step just scheduled gets one token in every step after it."""
         return (
             request.status == RequestStatus.RUNNING
-            and request.num_tokens + placeholders - request.num_computed_tokens == 1
-            and self._num_tokens_left(request) > 1
-            and all(output.num_scheduled_tokens.get(request) == 1 for output in self._in_flight)
-            and (placeholders == len(self._in_flight) or not self.config.async_scheduling)
+            and request not in output.prefill_chunks
+            and not request.num_stale_output_tokens
         )
 
     def _num_tokens_left(self, request: Request) -> int:
-        """Returns how many output tokens are still to come."""
+        """Returns how many output tokens are still to come after those in flight, where all of these yield one."""
         most = min(request.eos_tokens, self.config.max_model_len - request.num_prompt_tokens)
-        return most - request.num_output_tokens
-
-    def _join_pool(self, request: Request) -> None:
-        self._loose.remove(request)
-        self.pool.join(request, self._num_tokens_left(request))
-        for output in self._in_flight:
-            del output.num_scheduled_tokens[request]
-            output.pooled_classes[request.class_id] = output.pooled_classes.get(request.class_id, 0) + 1
+        num_in_flight = request.num_output_placeholders if self.config.async_scheduling else 1
+        return most - request.num_output_tokens - num_in_flight
 
     def _leave_pool(self, request: Request) -> None:
         """Gives a request back to the reference's code: its counters, its blocks, its place in steps in flight."""
-        num_in_flight_before = request.num_in_flight_tokens
-        self.pool.leave(request)
+        num_in_flight = self.pool.leave(request)
         if self.config.async_scheduling:
-            request.num_output_placeholders += request.num_in_flight_tokens - num_in_flight_before
+            request.num_output_placeholders += num_in_flight
         insort(self._loose, request, key=running_order)
-        for output in self._in_flight:
+        for output in islice(reversed(self._in_flight), num_in_flight):
             output.is_unsorted = bool(output.num_scheduled_tokens)  # it has been added at the end
             output.num_scheduled_tokens[request] = 1
             output.pooled_classes[request.class_id] -= 1
-        self.kv_cache_manager.cache_blocks(request, self.pool.num_cacheable_tokens(request))
+        manager = self._fast_kv_cache_manager
+        manager.catch_up(request)
+        manager.cache_blocks(request, self.pool.num_cacheable_tokens(request))
 
     def _empty_pool(self) -> None:
         for request in list(self.pool.members):

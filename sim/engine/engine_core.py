@@ -137,7 +137,9 @@ class EngineCore:
     def complete(self, batch: InFlightBatch) -> StepOutputs:
         """Takes in the tokens of a batch whose time is over."""
         end_ns, pool = batch.end_ns, self.pool
-        pooled = list(pool.members) if pool is not None and self.list_pooled and not batch.output.is_empty else []
+        pooled: list[Request] = []
+        if pool is not None and self.list_pooled and not batch.output.is_empty:
+            pooled = list(filter(pool.is_in_next_completed, pool.members))
         gaps: dict[tuple[int, int], int] = {}
         if pool is not None and not batch.output.is_empty:
             for class_id, count in batch.output.pooled_classes.items():

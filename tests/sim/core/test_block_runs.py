@@ -23,7 +23,7 @@ class Blocks:
         self.cached: dict[int, list[int]] = {}
 
     def add(self, run: BlockRun) -> None:
-        for place, block in enumerate(run.blocks, run.place):
+        for place, block in enumerate(run.ids, run.place):
             self.cached.setdefault(place, []).append(block)
 
     def forget(self, place: int, block: int) -> None:
@@ -42,7 +42,7 @@ class Blocks:
 
 def cache(node: ContentNode, run: BlockRun) -> list[BlockRun]:
     """Puts a run on the node's shelf, and returns the runs it was cut into."""
-    added = node.shelves[0].add(run.place, run.blocks, None)
+    added = node.shelves[0].add(run.place, run.end, run.ids, None)
     assert added is not None
     pieces = [added]
     while pieces[-1].tail is not None:
@@ -59,36 +59,38 @@ def test_duplicates_and_evictions_leave_what_a_dictionary_of_blocks_would(seed: 
     for step in range(200):
         if rng.random() < 0.5:
             place = rng.randrange(0, 36)
-            run = BlockRun(place, [1000 * step + i for i in range(rng.randint(1, 40 - place))])
+            ids = [1000 * step + i for i in range(rng.randint(1, 40 - place))]
+            run = BlockRun(place, len(ids), ids)
             blocks.add(run)
             runs += cache(node, run)
         elif runs:
             run = rng.choice(runs)
-            evict(run, rng.randint(1, len(run.blocks)), blocks)
+            evict(run, rng.randint(1, run.num_blocks), blocks)
         end = rng.randrange(1, 41)
         expected = blocks.prefix(end)
         found = path.find_end(0, end)
         assert found == len(expected)
         hit = path.runs_between(0, 0, found) if found else []
-        assert [block for piece in hit for block in piece.blocks] == expected
+        assert [block for piece in hit for block in piece.ids] == expected
         runs += [piece for piece in hit if piece not in runs]
-        runs = [piece for known in runs for piece in [known, *parts_of(known, runs)] if piece.blocks]
+        runs = [piece for known in runs for piece in [known, *parts_of(known, runs)] if piece.num_blocks]
 
 
 def parts_of(run: BlockRun, known: list[BlockRun]) -> list[BlockRun]:
     """Returns the rests of a run that splits made and nobody has noted yet."""
     rests, rest = [], run.tail
     while rest is not None:
-        if rest.blocks and all(rest is not other for other in known):
+        if rest.num_blocks and all(rest is not other for other in known):
             rests.append(rest)
         rest = rest.tail
     return rests
 
 
 def evict(run: BlockRun, num_blocks: int, blocks: Blocks) -> None:
-    for place, block in list(enumerate(run.blocks, run.place))[-num_blocks:]:
+    for place, block in list(enumerate(run.ids, run.place))[-num_blocks:]:
         blocks.forget(place, block)
-    del run.blocks[-num_blocks:]
+    del run.ids[-num_blocks:]
+    run.num_blocks -= num_blocks
     assert run.shelf is not None
     run.shelf.forget_end(run, num_blocks)
 
@@ -109,22 +111,23 @@ def test_equal_chains_of_streams_share_their_nodes_and_others_do_not() -> None:
 def test_a_node_lives_as_long_as_a_path_or_a_block_needs_it() -> None:
     tree, asker = ContentTree(16, 1), request(0, (1, 40), (2, 30))
     node = tree.path_of(asker).nodes[1]
-    run = node.shelves[0].add(2, [7, 8], None)
+    run = node.shelves[0].add(2, 4, [7, 8], None)
     assert run is not None
     tree.forget(asker)
     assert tree.path_of(request(1, (1, 40), (2, 30))).nodes[1] is node
     other = request(2, (1, 40), (2, 30))
     tree.path_of(other)
     tree.forget(other)
-    run.blocks.clear()
+    run.ids.clear()
+    run.num_blocks = 0
     node.shelves[0].forget_end(run, 2)
     assert tree.path_of(request(3, (1, 40), (2, 30))).find_end(0, 4) == 0
 
 
 def test_a_hit_run_leaves_the_middle_of_the_queue_and_a_split_one_leaves_its_rest() -> None:
-    pool, tree = FastBlockPool(11), ContentTree(16, 1)
+    pool, tree = FastBlockPool(11, keeps_ids=True), ContentTree(16, 1)
     path = tree.path_of(request(0, (1, 160)))
-    run = path.nodes[0].shelves[0].add(0, pool.get_new_blocks(4), None)
+    run = path.nodes[0].shelves[0].add(0, 4, pool.get_new_blocks(4), None)
     assert run is not None
     pool.free_runs([run])
     assert pool.get_all_free_blocks() == [5, 6, 7, 8, 9, 10, 4, 3, 2, 1]
