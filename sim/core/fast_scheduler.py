@@ -52,8 +52,7 @@ class FastScheduler(Scheduler):
             self.pool.advance()
             self._in_flight.append(output)
             for request in output.num_scheduled_tokens:
-                num_tokens_left = self._num_tokens_left(request)
-                if num_tokens_left > 1 and self._decodes_steadily(request, output):
+                if self._decodes_steadily(request, output) and (num_tokens_left := self._num_tokens_left(request)) > 1:
                     self._loose.remove(request)
                     self.pool.join(request, len(self._in_flight), num_tokens_left)
         return output
@@ -78,9 +77,12 @@ class FastScheduler(Scheduler):
 
         It stays so until a request arrives, leaves, or comes to its last token, or blocks run out.
         """
-        if self._loose or not self.pool.members or any(output.num_scheduled_tokens for output in self._in_flight):
+        if self._loose or not self.pool.members:
             return False
-        if not len(self.waiting) or len(self.running) >= self.max_num_active_reqs:
+        for output in self._in_flight:
+            if output.num_scheduled_tokens:
+                return False
+        if not self.waiting.requests or len(self.running) >= self.max_num_active_reqs:
             return True
         return (
             self.waiting.peek_request() is self._refused
@@ -143,9 +145,11 @@ class FastScheduler(Scheduler):
 
     def _schedule_waiting(self, output: SchedulerOutput, threshold: int, token_budget: int) -> int:
         """Admits waiting requests, and notes the head for which there was no room."""
-        budget_left = super()._schedule_waiting(output, threshold, token_budget)
         self._refused = None
-        if budget_left and len(self.waiting) and len(self.running) < self.max_num_active_reqs:
+        if not self.waiting.requests:
+            return token_budget
+        budget_left = super()._schedule_waiting(output, threshold, token_budget)
+        if budget_left and self.waiting.requests and len(self.running) < self.max_num_active_reqs:
             self._refused = self.waiting.peek_request()
             self._num_frees_when_refused = self._fast_kv_cache_manager.block_pool.num_frees
         return budget_left
@@ -158,10 +162,15 @@ class FastScheduler(Scheduler):
             num_needed = len(pool.due()) * self._fast_kv_cache_manager.num_groups
             if num_needed + self._num_loose_blocks(threshold) > num_free_blocks:
                 return True
-        if self._pooled_come_first():
+        num_before = len(loose)  # those that stand before a pooled request
+        last = len(self.running) - 1
+        while num_before and self.running[last] is loose[num_before - 1]:
+            num_before -= 1
+            last -= 1
+        if not num_before:
             return False
         budget = self.config.max_num_batched_tokens
-        return len(pool.members) + sum(self._num_new_tokens(r, threshold, budget) for r in loose) > budget
+        return len(pool.members) + sum(self._num_new_tokens(r, threshold, budget) for r in loose[:num_before]) > budget
 
     def _num_loose_blocks(self, threshold: int) -> int:
         """Returns the blocks that the requests outside the pool can take in this step, at most."""
@@ -212,9 +221,6 @@ class FastScheduler(Scheduler):
             return True
         return all(self._visit_pooled(request, output) for request in requests if request in self.pool.members)
 
-    def _pooled_come_first(self) -> bool:
-        return not self._loose or self.running[-len(self._loose)] is self._loose[0]
-
     def _visit_pooled(self, request: Request, output: SchedulerOutput) -> bool:
         """Moves a pooled request's window and takes its next block where due; returns whether it is still running."""
         manager = self._fast_kv_cache_manager
@@ -259,8 +265,8 @@ class FastScheduler(Scheduler):
     def _decodes_steadily(self, request: Request, output: SchedulerOutput) -> bool:
         """Returns whether a request of the step just scheduled gets one token in every step after it."""
         return (
-            request.status == RequestStatus.RUNNING
-            and request not in output.prefill_chunks
+            request not in output.prefill_chunks
+            and request.status == RequestStatus.RUNNING
             and not request.num_stale_output_tokens
         )
 

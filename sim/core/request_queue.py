@@ -11,53 +11,61 @@ from sim.core.request import Request
 
 
 class FCFSRequestQueue:
-    """Requests in order of arrival; a preempted one goes to the front."""
+    """Requests in order of arrival; a preempted one goes to the front.
+
+    Attributes:
+        requests: to be looked at only.
+    """
 
     def __init__(self) -> None:
-        self._queue: deque[Request] = deque()
+        self.requests: deque[Request] = deque()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._queue)
+        return iter(self.requests)
 
     def add_request(self, request: Request) -> None:
         """Adds a new request at the end."""
-        self._queue.append(request)
+        self.requests.append(request)
 
     def prepend_request(self, request: Request) -> None:
         """Puts a preempted request back, at the front."""
-        self._queue.appendleft(request)
+        self.requests.appendleft(request)
 
     def peek_request(self) -> Request:
         """Returns the request to be admitted next."""
-        return self._queue[0]
+        return self.requests[0]
 
     def pop_request(self) -> Request:
         """Takes the request to be admitted next."""
-        return self._queue.popleft()
+        return self.requests.popleft()
 
     def remove_request(self, request: Request) -> None:
         """Takes out a request wherever it stands."""
-        self._queue.remove(request)
+        self.requests.remove(request)
 
 
 class PriorityRequestQueue:
-    """Requests by (priority, arrival time, request id), the smallest first; there is no front to be put back to."""
+    """Requests by (priority, arrival time, request id), the smallest first; there is no front to be put back to.
+
+    Attributes:
+        requests: a heap; to be looked at only.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Request]] = []
+        self.requests: list[tuple[int, int, int, Request]] = []
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter([entry[3] for entry in sorted(self._heap)])
+        return iter([entry[3] for entry in sorted(self.requests)])
 
     def add_request(self, request: Request) -> None:
         """Adds a request by its priority."""
-        heapq.heappush(self._heap, (request.priority, request.arrival_time, request.request_id, request))
+        heapq.heappush(self.requests, (request.priority, request.arrival_time, request.request_id, request))
 
     def prepend_request(self, request: Request) -> None:
         """Puts a preempted request back, by its priority."""
@@ -65,16 +73,16 @@ class PriorityRequestQueue:
 
     def peek_request(self) -> Request:
         """Returns the request to be admitted next."""
-        return self._heap[0][3]
+        return self.requests[0][3]
 
     def pop_request(self) -> Request:
         """Takes the request to be admitted next."""
-        return heapq.heappop(self._heap)[3]
+        return heapq.heappop(self.requests)[3]
 
     def remove_request(self, request: Request) -> None:
         """Takes out a request wherever it stands."""
-        self._heap = [entry for entry in self._heap if entry[3] is not request]
-        heapq.heapify(self._heap)
+        self.requests = [entry for entry in self.requests if entry[3] is not request]
+        heapq.heapify(self.requests)
 
 
 RequestQueue = FCFSRequestQueue | PriorityRequestQueue

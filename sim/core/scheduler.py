@@ -54,7 +54,7 @@ class Scheduler:
 
     def has_unfinished_requests(self) -> bool:
         """Returns whether anything is running or waiting."""
-        return bool(self.running) or len(self.waiting) > 0
+        return bool(self.running or self.waiting.requests)
 
     def schedule(self) -> SchedulerOutput:
         """Decides the next step: running requests first, then, if nothing was preempted, waiting ones."""
@@ -183,7 +183,7 @@ class Scheduler:
         """Admits waiting requests, the head first, until budget, seats or blocks stop it. Returns the budget left."""
         config = self.config
         manager = self.kv_cache_manager
-        while token_budget > 0 and len(self.waiting) and len(self.running) < self.max_num_active_reqs:
+        while token_budget > 0 and self.waiting.requests and len(self.running) < self.max_num_active_reqs:
             request = self.waiting.peek_request()
             hit_blocks: Any  # the manager's own affair
             hit_blocks, num_hit_tokens = manager.get_computed_blocks(request)

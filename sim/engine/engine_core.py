@@ -215,7 +215,7 @@ class EngineCore:
             now_ns,
             (start_ns, end_ns),
             (num_prefill_tokens, num_decodes),
-            (len(scheduler.running), len(scheduler.waiting)),
+            (len(scheduler.running), len(scheduler.waiting.requests)),
             scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
         )
         if self.on_schedule is not None:

@@ -30,8 +30,8 @@ workload:
     - name: only
       prompt_tokens: {uniform_ratio: {mean: 512, ratio: 0.5}}
       output_tokens: {uniform_ratio: {mean: 256, ratio: 0.5}}
-search: {vary: request_rate, from: 1, to: 1000}
-objectives: [errors <= 0%]
+  request_rate: 1
+  num_requests: 1500
 run: {duration: 1000h}
 """
 
@@ -134,7 +134,7 @@ def _open_loop(num_requests: int, *lengths: tuple[str, int]) -> Scenario:
     changes = {f"workload.classes.0.{key}": {"uniform_ratio": {"mean": mean, "ratio": 0.5}} for key, mean in lengths}
     scenario = override(scenario_from_text(_SINGLE), changes)
     rate = _rate(scenario)
-    return override(scenario, {"search": None, "workload.request_rate": rate, "workload.num_requests": num_requests})
+    return override(scenario, {"workload.request_rate": rate, "workload.num_requests": num_requests})
 
 
 def _rate(scenario: Scenario) -> float:
@@ -144,8 +144,8 @@ def _rate(scenario: Scenario) -> float:
 @cache
 def _rate_of(scenario_json: str) -> float:
     """Returns 85 % of the rate at which requests leave a server that is offered far more."""
-    flooded = override(scenario_from_text(scenario_json), {"search": None, "workload.request_rate": 1000})
-    run = simulate(override(flooded, {"workload.num_requests": 1500}), seed=1)
+    flooded = override(scenario_from_text(scenario_json), {"workload.request_rate": 1000})
+    run = simulate(flooded, seed=1)
     ends = sorted(request.finish_ns for request in run.requests)
     first, last = ends[300], ends[1200]  # between start-up and drain
     return float(f"{_LOAD * 900 / ((last - first) / 1e9):.3g}")
