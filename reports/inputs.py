@@ -74,8 +74,16 @@ def _kind(path: Path) -> str:
 
 
 def _name_apart(sources: list[Source], folders: list[Path]) -> None:
-    """Calls runs of the same scenario by their folders."""
+    """Calls runs of the same scenario by their folders: by as much of the path as tells them apart."""
     names = [source.name for source in sources]
-    for source, folder in zip(sources, folders, strict=True):
-        if names.count(source.name) > 1:
-            source.name = folder.name or str(folder)
+    alike = [place for place, name in enumerate(names) if names.count(name) > 1]
+    parts = {place: folders[place].resolve().parts for place in alike}
+    different, length = set(parts.values()), 1
+    while len({each[-length:] for each in different}) < len(different):
+        length += 1
+    given: list[tuple[str, ...]] = []
+    for place in alike:
+        given.append(parts[place])
+        again = given.count(parts[place])
+        name = str(Path(*parts[place][-length:]))
+        sources[place].name = name if again == 1 else f"{name} ({again})"

@@ -57,6 +57,20 @@ def test_other_formats_go_to_stdout(stored: Path, format_: str) -> None:
     assert called("report", stored, "--format", format_).stdout == sample.rendered()[format_]
 
 
+def test_runs_whose_folders_have_one_name_are_told_apart_by_where_these_lie(stored: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "monday" / "run", tmp_path / "friday" / "run", tmp_path / "friday" / "again"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for file in ("result.json", "scenario.json"):
+            (folder / file).write_bytes((stored / file).read_bytes())
+    document = json.loads(called("report", *folders, "--format", "json").stdout)
+    table = next(
+        block for section in document["sections"] for block in section["blocks"] if block.get("key") == "slo_comparison"
+    )
+    assert [row[0] for row in table["rows"]] == ["monday/run", "friday/run", "friday/again"]
+    assert f"{stored.name} (2)" in called("report", stored, stored, "--format", "json").stdout
+
+
 def test_out_takes_any_format(stored: Path, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "report.md"
     assert called("report", stored, "--format", "md", "--out", target, "--lang", "pt-BR").exit_code == 0
