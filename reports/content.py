@@ -12,9 +12,9 @@ from typing import Literal
 
 Value = str | int | float | bool | None
 
-Kind = Literal["text", "flag", "count", "number", "ms", "seconds", "share", "gib", "money"]
+Kind = Literal["text", "flag", "count", "number", "ms", "seconds", "share", "gib", "money", "at_least"]
 """How a value is written: `number` to three digits, `count` in full, `share` as a percentage, `ms` from milliseconds,
-`flag` as it stands on a command line."""
+`flag` as it stands on a command line, `at_least` as a number that may be larger."""
 
 Tone = Literal["good", "bad", "warn", "plain"]
 

@@ -175,6 +175,8 @@ class Words:
                 return self._local(f"{value:,.2f}" if value >= 0.1 else f"{value:.3g}")
             case "flag":
                 return str(value)
+            case "at_least":
+                return self("answer.at_least", load=value)
         return self.number(value)
 
     def _local_number(self, text: str) -> str:

@@ -9,7 +9,7 @@ from reports.content import Axis, Block, Cell, Chart, Column, Paragraph, Section
 from reports.context import Context
 from reports.document import Document
 from reports.sections.server import num_gpus_of, output_cost, user_month_cost
-from reports.sections.sweep import SLO_COLUMNS_S, slo_crossing, verdict
+from reports.sections.sweep import SLO_COLUMNS_S, supported_within, verdict
 from sim.what_if.effect import effect_of
 
 
@@ -164,17 +164,12 @@ def slo_table(contexts: Sequence[Context]) -> Table:
     rows = []
     for context in contexts:
         points = [point for point in context.document["points"] if point["load"] is not None]
-        rows.append((context.source.name, *(_estimate(slo_crossing(points, bound)) for bound in SLO_COLUMNS_S)))
+        rows.append((context.source.name, *(supported_within(points, bound) for bound in SLO_COLUMNS_S)))
     columns = [Column("run", words("column.run"), "text")]
     for bound in SLO_COLUMNS_S:
         title = words("table.slo.bound", bound=words.duration(bound))
         columns.append(Column(f"ttft_p95_{bound:g}s", title, "number", contexts[0].load_title))
     return Table("slo_comparison", words("table.slo.title"), tuple(columns), tuple(rows), words("table.slo.note"), "T6")
-
-
-def _estimate(crossing: tuple[float | None, float | None, float | None]) -> float | None:
-    holds, _, between = crossing
-    return between if between is not None else holds
 
 
 def settings_table(contexts: Sequence[Context]) -> Table | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-from reports.content import Axis, Band, Block, Chart, Column, Kind, Mark, Section, Series, Table, Value
+from reports.content import Axis, Band, Block, Cell, Chart, Column, Kind, Mark, Section, Series, Table, Value
 from reports.context import Context
 from reports.document import Document
 
@@ -130,6 +130,17 @@ def users_by_slo(context: Context) -> Table:
         Column("estimate", words("table.slo.estimate"), "number", context.load_title),
     )
     return Table("users_by_slo", words("table.slo.title"), columns, tuple(rows), words("table.slo.note"), "T6")
+
+
+def supported_within(points: list[Document], bound_s: float) -> Value | Cell:
+    """Returns the load up to which the TTFT p95 stays within a bound; where every load does, it is at least the last.
+
+    None where already the first does not.
+    """
+    holds, _, between = slo_crossing(points, bound_s)
+    if between is not None or holds is None:
+        return between
+    return Cell(holds, "at_least")
 
 
 def slo_crossing(points: list[Document], bound_s: float) -> tuple[float | None, float | None, float | None]:

@@ -19,7 +19,7 @@ from reports.content import (
     Table,
     Value,
 )
-from reports.sections.sweep import SLO_COLUMNS_S, slo_crossing
+from reports.sections.sweep import SLO_COLUMNS_S, supported_within
 from reports.sweep_source import Configuration, Row, SweepSource, short_key
 from reports.words import Words
 from sim.scenario.model import Objective
@@ -124,13 +124,12 @@ def configuration_table(sweep: SweepSource, words: Words) -> Table:
     for each in _ranked(sweep):
         broken, holding = each.breaks_at, each.holds_at
         resource = broken["binding_resource"] if broken is not None else None
-        crossings = [slo_crossing(_as_points(each.points), bound) for bound in SLO_COLUMNS_S]
         rows.append((
             *(Cell(as_text(value), "flag") for value in each.values.values()),
             None if each.failed else _held(each), broken["load"] if broken is not None else None,
             each.failed or (words(f"resource.{resource}.name") if resource else "–"),
             holding["output_tokens_per_s"] if holding is not None else None,
-            *(between if between is not None else holds for holds, _, between in crossings),
+            *(supported_within(_as_points(each.points), bound) for bound in SLO_COLUMNS_S),
         ))  # fmt: skip
     unit = words(f"load.{sweep.unit}.title")
     columns = [Column(key, short_key(key), "flag") for key in sweep.other_keys]

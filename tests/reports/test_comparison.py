@@ -40,6 +40,16 @@ def test_a_difference_within_the_noise_is_called_chance() -> None:
     assert text.endswith("at 95 %: may be chance")
 
 
+def test_a_load_by_the_ttft_is_at_least_the_last_that_was_tried() -> None:
+    sources = [source("a", SURE), source("b", SURE, "workload.users=10", "search=null")]
+    table = next(table for table in build_report(sources, EN).tables() if table.key == "slo_comparison")
+    searched, one_load = (
+        [EN.cell(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows
+    )
+    assert [text.startswith("at least") for text in searched[1:]] == [False, False, False, True]
+    assert one_load == ["b", "–", "at least 10", "at least 10", "at least 10"]
+
+
 def test_one_seed_has_no_uncertainty() -> None:
     sources = [source("a", SURE, "run.seeds=1"), source("b", proportional(45.5), "run.seeds=1")]
     assert row(sources, "b", "difference") == "+15 (+50\u00a0%), no interval"
