@@ -21,7 +21,7 @@ from sim.results.metrics import GroupMetrics, RunMetrics
 from sim.results.objectives import ObjectiveResult, evaluate
 from sim.results.said_once import said_once
 from sim.results.storage import versions
-from sim.scenario.model import Objective, Scenario, scenario_hash
+from sim.scenario.model import Scenario, scenario_hash
 
 FORMAT = 1
 """Of the document; rises when a reader of older ones would misread it."""
@@ -212,17 +212,15 @@ def _objective(result: ObjectiveResult, point: Point) -> Document:
         "value": _number(result.value),
         "bound": objective.value,
         "met": result.met,
-        "shown": None if result.value is None else _shown(objective, result.value),
+        "shown": None if result.value is None else objective.show(result.value),
         "note": result.note,
         "per_seed": [_number(each.value) for each in single],
     }
 
 
-def _shown(objective: Objective, value: float) -> str:
-    """Returns a measure to three digits, in the unit that suits it."""
-    if objective.metric in (*LATENCIES, "duration"):
-        return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s" if value < 1000 else f"{value / 3600:.3g} h"
-    return objective.format(float(f"{value:.3g}"))
+def is_plural(name: str) -> bool:
+    """Whether the measure that an objective names is one of several things: `errors`, `preemptions[chat]`."""
+    return name.startswith(("errors", "preemptions"))
 
 
 def _server(scenario: Scenario, deployment: AnyDeployment) -> Document:

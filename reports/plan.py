@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from sim.planning import Check, Plan, PlanRow
-from sim.results.latency import LATENCIES
 from sim.results.storage import versions
 from sim.scenario.model import Scenario, scenario_hash
 
@@ -73,7 +72,7 @@ def _check(check: Check | None) -> Document | None:
         "nearest": check.nearest.text,
         "name": check.nearest.name,
         "value": _number(check.value),
-        "shown": _shown(check),
+        "shown": None if check.value is None else check.nearest.show(check.value),
         "share_of_bound": _number(check.excess) if math.isfinite(check.excess) else None,
         "overloaded": check.overloaded,
         "warnings": list(check.warnings),
@@ -179,16 +178,6 @@ def _commands(document: Document) -> list[str]:
     notes = dict.fromkeys(note for row in document["deployments"] for note in row["notes"])
     lines = ["Run one alone, at the peak", *(f"  {row['command']}" for row in rows)] if rows else []
     return [*lines, *(f"  {note}" for note in notes)]
-
-
-def _shown(check: Check) -> str | None:
-    """Returns a measure to three digits, in the unit that suits it (see `reports.document`)."""
-    objective, value = check.nearest, check.value
-    if value is None:
-        return None
-    if objective.metric in (*LATENCIES, "duration"):
-        return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s" if value < 1000 else f"{value / 3600:.3g} h"
-    return objective.format(float(f"{value:.3g}"))
 
 
 def _number(value: float | None) -> float | int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.document import Document
+from reports.document import Document, is_plural
 from reports.fleet import fleet_lines
 from reports.other_terminal import gpus_of_ollama, memory_title, other_limits, other_settings
 from reports.step_split import step_split_lines
@@ -105,7 +105,7 @@ def _why_not_more(document: Document) -> list[str]:
     at = f"at {_load(load, document)} " if load is not None else ""
     lines = ["Why not more" if search else "Why"]
     if broken:
-        lines += [f"  {at}{each['name']} is {each['shown'] or each['note']}: {each['objective']}" for each in broken]
+        lines += [f"  {at}{_measured(each)}: {each['objective']}" for each in broken]
     else:
         lines.append(f"  {at}the queue grows as long as the load lasts, although the objectives hold in this run")
     if diagnosis:
@@ -113,6 +113,12 @@ def _why_not_more(document: Document) -> list[str]:
         lines += [f"  {note}" for note in diagnosis["notes"]]
         lines.append(f"  to change it: {diagnosis['cure']}")
     return lines
+
+
+def _measured(objective: Document) -> str:
+    """Returns `ttft.p95 is 2.1 s`, `errors are 3 %`."""
+    verb = "are" if is_plural(objective["name"]) else "is"
+    return f"{objective['name']} {verb} {objective['shown'] or objective['note']}"
 
 
 def _provenance(document: Document) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from reports.check_source import CheckSource
 from reports.content import Change, Fact, Headline, Limit, Tone
 from reports.context import Context
-from reports.document import Document
+from reports.document import Document, is_plural
 from reports.sections.sweep import latency_chart
 from sim.capacity.loads import own_load
 from sim.scenario.model import Objective
@@ -133,7 +133,8 @@ def binding_sentences(context: Context) -> list[str]:
     said = []
     for each in broken:
         shown = objective_value(context, each["objective"], each["value"])
-        said.append(words("binds.broken", load=load, name=each["name"], shown=shown, objective=each["objective"]))
+        key = "binds.broken_plural" if is_plural(each["name"]) else "binds.broken"
+        said.append(words(key, load=load, name=each["name"], shown=shown, objective=each["objective"]))
     if not broken:
         said.append(words("binds.growing", load=load))
     resource = document["binding_resource"]

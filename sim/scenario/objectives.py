@@ -93,8 +93,24 @@ class Objective(Part):
         """The objective as a scenario writes it."""
         return f"{self.name} {self.op} {self.format(self.value)}"
 
+    def show(self, value: float, digits: int = 3) -> str:
+        """Returns a measured value as results show it, in the unit that suits it: `620 ms`, `1.11 %`.
+
+        Args:
+            value: in seconds, as a share, or in the unit of the measure.
+            digits: of what is neither a time nor a share; those have three.
+        """
+        if self.metric in LATENCIES or self.metric == "duration":
+            seconds = float(f"{value:.3g}")  # first, so that 999.7 ms are 1 s and not 1e+03 ms
+            if seconds < 1:
+                return f"{1000 * seconds:.3g} ms"
+            return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds / 3600:.3g} h"
+        if self.metric in ("errors", "goodput"):
+            return f"{100 * value:.3g} %"
+        return self.format(float(f"{value:.{digits}g}"))
+
     def format(self, value: float) -> str:
-        """Returns a measured or bounding value with the unit of this objective."""
+        """Returns a bounding value as a scenario writes it, with the unit of this objective: `0.1%`."""
         if self.metric in LATENCIES or self.metric == "duration":
             return format_duration(value)
         if self.metric in ("errors", "goodput"):

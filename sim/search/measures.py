@@ -71,10 +71,8 @@ class Measure:
         """Returns a value with its unit."""
         if value is None:
             return "no data"
-        if self.unit == "s":
-            return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
         if self.objective is not None:
-            return self.objective.format(float(f"{value:.4g}"))
+            return self.objective.show(value, digits=4)
         return f"{value:.4g}"
 
 

@@ -9,7 +9,7 @@ from reports.terminal import render
 from sim.capacity import find_capacity
 from sim.deployment import plan
 from sim.scenario.load import override
-from sim.scenario.model import Scenario
+from sim.scenario.model import Objective, Scenario
 from tests.sim.capacity.curves import Curve, Served, proportional
 from tests.sim.results.toys import open_loop_scenario, simulate_mm, users_scenario
 
@@ -49,6 +49,14 @@ def test_what_broke_is_named_with_its_value_and_its_resource() -> None:
     assert "at 31 users ttft.p95 is 1.02 s: ttft.p95 <= 1s" in text
     assert "bound by token_budget: reading a prompt takes 1.02 s (p95)" in text
     assert "to change it: " in text
+
+
+def test_errors_are_and_a_latency_is() -> None:
+    built = document(proportional(30.5))
+    point = next(each for each in built["points"] if each["load"] == 31)
+    broken = {"objective": "errors[chat] <= 0.1%", "name": "errors[chat]", "met": False}
+    point["objectives"] = [{**broken, "shown": Objective.model_validate(broken["objective"]).show(0.01111)}]
+    assert "at 31 users errors[chat] are 1.11 %: errors[chat] <= 0.1%" in render(built)
 
 
 def test_an_analytical_model_is_called_uncalibrated() -> None:

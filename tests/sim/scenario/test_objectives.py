@@ -34,6 +34,22 @@ def test_the_text_of_an_objective_reads_back_as_itself(text: str) -> None:
     assert READ(objective.text) == objective
 
 
+@pytest.mark.parametrize(
+    ("text", "value", "shown"),
+    [
+        ("ttft.p95 <= 2s", 0.0624, "62.4 ms"),
+        ("ttft.p95 <= 2s", 0.99968, "1 s"),
+        ("duration <= 8h", 9000, "2.5 h"),
+        ("errors <= 0.1%", 0.01111, "1.11 %"),
+        ("goodput(ttft <= 2s) >= 95%", 1.0, "100 %"),
+        ("output_throughput >= 160 tok/s", 543.51, "544 tok/s"),
+        ("preemptions <= 0", 3.0, "3"),
+    ],
+)
+def test_a_measured_value_has_three_digits_and_the_unit_that_suits_it(text: str, value: float, shown: str) -> None:
+    assert READ(text).show(value) == shown
+
+
 def test_every_metric_is_known_to_the_reader() -> None:
     for metric in METRICS:
         assert Objective.model_fields["metric"].annotation is not None

@@ -36,7 +36,7 @@ def test_each_metric_stands_on_its_good_side() -> None:
         ("ttft.p95", 0.0205, "20.5 ms"),
         ("ttft.p95", 12.34, "12.3 s"),
         ("throughput", 543.51, "543.5 tok/s"),
-        ("errors", 0.001, "0.1%"),
+        ("errors", 0.001, "0.1 %"),
         ("gpus", 4, "4"),
         ("ttft.p95", None, "no data"),
     ],
