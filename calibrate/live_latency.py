@@ -1,7 +1,8 @@
 """Time outside the engine, seen directly: when the client sent and saw, beside when the engine got and gave.
 
 Both clocks are the machine's monotonic one, so this needs client and server on one machine; where they are not, the
-differences make no sense, and nothing is measured.
+differences make no sense, and nothing is measured. How far apart requests come that were sent at once is seen on the
+server's clock alone.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrate.observe import PhaseResult
-from calibrate.step_record import StepRecord
-from sim.engine.step_time import ClientLatency
+from calibrate.step_record import AddedRequest, StepRecord
 from sim.records import Outcome
 
 _MOST_S = 5.0  # more is no latency, but two clocks that have nothing to do with each other
@@ -29,16 +29,14 @@ class MeasuredLatency:
         per_prompt_token_ns: its part that grows with the prompt.
         response_ns: from the end of a step to the client.
         num_requests: how many requests this was seen in; 0: nothing was measured.
+        serial_ns: of requests sent at once, how much later than the one before each reached the API server.
     """
 
     request_ns: float = 0.0
     per_prompt_token_ns: float = 0.0
     response_ns: float = 0.0
     num_requests: int = 0
-
-    def as_client_latency(self) -> ClientLatency:
-        """Returns it as the simulation takes it."""
-        return ClientLatency(round(self.request_ns), self.per_prompt_token_ns, round(self.response_ns))
+    serial_ns: float = 0.0
 
 
 def measure_latency(results: Sequence[PhaseResult], record: StepRecord) -> MeasuredLatency:
@@ -46,7 +44,8 @@ def measure_latency(results: Sequence[PhaseResult], record: StepRecord) -> Measu
 
     A request that arrives while a step runs is taken in when the step ends: that wait is the engine's, and simulated.
     """
-    numbers = {request.name.removeprefix("cmpl-").rsplit("-", 2)[0]: request for request in record.added}
+    numbers = _added_by_name(record)
+    serial_ns = measure_serial_ns(results, record)
     first_token_ns = _first_token_times(record)
     idle_before = _idle_before(record)
     lengths, before, after = [], [], []
@@ -62,9 +61,30 @@ def measure_latency(results: Sequence[PhaseResult], record: StepRecord) -> Measu
             before.append(added.time_ns - start_ns - request.sent_ns)
             after.append(start_ns + request.first_token_ns - first_token_ns[added.number])
     if len(lengths) < _LEAST_PAIRS or max(map(abs, [*before, *after])) > 1e9 * _MOST_S:
-        return MeasuredLatency()
+        return MeasuredLatency(serial_ns=serial_ns)
     slope, fixed = _line(np.array(lengths, dtype=np.float64), np.array(before, dtype=np.float64))
-    return MeasuredLatency(fixed, slope, max(0.0, float(np.median(after))), len(lengths))
+    return MeasuredLatency(fixed, slope, max(0.0, float(np.median(after))), len(lengths), serial_ns)
+
+
+def measure_serial_ns(results: Sequence[PhaseResult], record: StepRecord) -> float:
+    """Returns how far apart requests that were sent at once reached the API server, in nanoseconds.
+
+    A closed loop and a burst begin with as many at once as may be in flight. The median of their mean distances: one
+    hiccup of the machine is in one of them. 0 where no two were sent at once.
+    """
+    numbers = _added_by_name(record)
+    distances = []
+    for result in results:
+        names = result.live.names[: result.phase.max_concurrency]
+        times = sorted(numbers[name].arrival_ns for name in names if name in numbers)
+        if len(times) > 1:
+            distances.append((times[-1] - times[0]) / (len(times) - 1))
+    return float(np.median(distances)) if distances else 0.0
+
+
+def _added_by_name(record: StepRecord) -> dict[str, AddedRequest]:
+    """Returns the requests by the names that the client gave them; vLLM has put some around it."""
+    return {request.name.removeprefix("cmpl-").rsplit("-", 2)[0]: request for request in record.added}
 
 
 def _first_token_times(record: StepRecord) -> dict[int, int]:

@@ -189,6 +189,7 @@ def _client_side(latency: MeasuredLatency) -> ClientSide:
         request_ms=Estimate(value=round(latency.request_ns / 1e6, 4), remark=remark),
         per_prompt_token_us=Estimate(value=round(latency.per_prompt_token_ns / 1e3, 5)),
         response_ms=Estimate(value=round(latency.response_ns / 1e6, 4)),
+        serial_ms=Estimate(value=round(latency.serial_ns / 1e6, 4)),
     )
 
 

@@ -30,6 +30,7 @@ def calibration_report(made: LiveProfile, observation: Observation) -> str:
         f"    request_ms {_estimate(client.request_ms)}",
         f"    per_prompt_token_us {_estimate(client.per_prompt_token_us)}",
         f"    response_ms {_estimate(client.response_ms)}",
+        f"    serial_ms {_estimate(client.serial_ms)}",
     ]
     phases = {result.phase.name for result in observation.phases}
     tables = [table for table in profile.errors if table.run in phases]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from collections import deque
 from dataclasses import dataclass
 
 from sim.core.request import Request
@@ -81,7 +82,8 @@ class ApiServer:
         self.replica = replica
         self._records = {} if records is None else records
         self._pending: dict[Request, _Pending] = {}
-        self._in_transit: list[tuple[int, int, ClientRequest]] = []  # heap by arrival at the engine
+        self._in_transit: deque[tuple[int, ClientRequest]] = deque()  # (arrival at the engine, request), in order
+        self._last_arrival_ns = -latency.serial_ns
         self._deadlines: list[tuple[int, int, Request]] = []  # heap by when the client gives up
         self._latest_of_user: dict[int, Request] = {}
         self._engine_time = EngineTime()
@@ -92,9 +94,9 @@ class ApiServer:
     def deliver(self, now_ns: int) -> None:
         """Hands the engine all requests that have arrived by now, then aborts those given up by now."""
         for client in self.workload.pop_due(now_ns):
-            heapq.heappush(self._in_transit, (self._arrival_ns(client), client.request_id, client))
+            self._in_transit.append((self._arrival_ns(client), client))
         while self._in_transit and self._in_transit[0][0] <= now_ns:
-            arrival_ns, _, client = heapq.heappop(self._in_transit)
+            arrival_ns, client = self._in_transit.popleft()
             self._receive(client, arrival_ns)
         self.abort_due(now_ns)
 
@@ -171,7 +173,7 @@ class ApiServer:
         for request, pending in self._pending.items():
             self._note_progress(pending.record, request)
             taken.append((pending.client, pending.record))
-        taken += [(client, None) for _, _, client in sorted(self._in_transit)]
+        taken += [(client, None) for _, client in self._in_transit]
         self._pending.clear()
         self._in_transit.clear()
         return taken
@@ -189,8 +191,8 @@ class ApiServer:
         ]
 
     def _arrival_ns(self, client: ClientRequest) -> int:
-        latency = self.latency
-        return client.sent_ns + latency.request_ns + round(latency.per_prompt_token_ns * client.num_prompt_tokens)
+        self._last_arrival_ns = self.latency.arrival_ns(client.sent_ns, client.num_prompt_tokens, self._last_arrival_ns)
+        return self._last_arrival_ns
 
     def _receive(self, client: ClientRequest, arrival_ns: int) -> None:
         record = self._records.pop(client.request_id, None) if self._records else None

@@ -7,6 +7,7 @@ the client and holds nothing else.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,19 +38,20 @@ class Frontend:
         self.run = run
         self.latency = latency
         self.pending: dict[int, Arrival] = {}  # by request_id
-        self._in_transit: list[tuple[int, int, ClientRequest]] = []  # heap by arrival
+        self._in_transit: deque[tuple[int, ClientRequest]] = deque()  # (arrival, request), in order
+        self._last_arrival_ns = -latency.serial_ns
         self._deadlines: list[tuple[int, int]] = []  # heap by when the client gives up
         self._last_done_ns = 0
 
     def arrivals(self, now_ns: int) -> list[Arrival]:
         """Returns the requests that have arrived by now, in order; each is pending until it is closed."""
-        latency = self.latency
         for client in self.workload.pop_due(now_ns):
-            way_ns = latency.request_ns + round(latency.per_prompt_token_ns * client.num_prompt_tokens)
-            heapq.heappush(self._in_transit, (client.sent_ns + way_ns, client.request_id, client))
+            tokens, previous_ns = client.num_prompt_tokens, self._last_arrival_ns
+            self._last_arrival_ns = self.latency.arrival_ns(client.sent_ns, tokens, previous_ns)
+            self._in_transit.append((self._last_arrival_ns, client))
         arrived = []
         while self._in_transit and self._in_transit[0][0] <= now_ns:
-            arrival_ns, _, client = heapq.heappop(self._in_transit)
+            arrival_ns, client = self._in_transit.popleft()
             arrived.append(self._receive(client, arrival_ns))
         return arrived
 
@@ -68,7 +70,7 @@ class Frontend:
         """Returns when a request is sent or arrives, or a client gives up; None: nothing is known of."""
         while self._deadlines and self._deadlines[0][1] not in self.pending:
             heapq.heappop(self._deadlines)
-        times = [heap[0][0] for heap in (self._in_transit, self._deadlines) if heap]
+        times = [queue[0][0] for queue in (self._in_transit, self._deadlines) if queue]
         next_send_ns = self.workload.next_send_ns()
         if next_send_ns is not None:
             times.append(next_send_ns)

@@ -62,6 +62,17 @@ class ClientSide(Part):
     request_ms: Coefficient = ZERO
     per_prompt_token_us: Coefficient = ZERO
     response_ms: Coefficient = ZERO
+    serial_ms: Coefficient = ZERO
+    """How long after the one before it each of several requests sent at once reaches the engine."""
+
+    def latency(self) -> ClientLatency:
+        """Returns it as the simulation takes it."""
+        return ClientLatency(
+            request_ns=round(1e6 * self.request_ms.value),
+            per_prompt_token_ns=1e3 * self.per_prompt_token_us.value,
+            response_ns=round(1e6 * self.response_ms.value),
+            serial_ns=round(1e6 * self.serial_ms.value),
+        )
 
 
 class MeasuredError(Part):
@@ -144,12 +155,7 @@ class Profile(Part):
 
     def latency(self) -> ClientLatency:
         """Returns the time outside the engine."""
-        client = self.client_latency
-        return ClientLatency(
-            request_ns=round(1e6 * client.request_ms.value),
-            per_prompt_token_ns=1e3 * client.per_prompt_token_us.value,
-            response_ns=round(1e6 * client.response_ms.value),
-        )
+        return self.client_latency.latency()
 
 
 def _operator_table_model(profile: Profile, step_time: OperatorTableStepTime) -> OperatorTableModel:

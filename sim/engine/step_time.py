@@ -100,12 +100,28 @@ class StepTimeModel(Protocol):
 class ClientLatency:
     """Time outside the engine: it delays the client and does not hold the batch.
 
+    vLLM's API server hands requests on one after another, so they reach the engine in the order in which they were
+    sent: a long prompt is not overtaken by a short one that was sent with it.
+
     Attributes:
         request_ns: from the client's send to the engine's queue (HTTP, tokenizer), fixed part.
         per_prompt_token_ns: the part of it that grows with the prompt.
         response_ns: from the end of a step to the client's eyes.
+        serial_ns: of requests sent at the same time, how much later than the one before each reaches the engine.
     """
 
     request_ns: int = 0
     per_prompt_token_ns: float = 0.0
     response_ns: int = 0
+    serial_ns: int = 0
+
+    def arrival_ns(self, sent_ns: int, num_prompt_tokens: int, previous_ns: int) -> int:
+        """Returns when a request reaches the engine.
+
+        Args:
+            sent_ns: when its client sent it.
+            num_prompt_tokens: of its prompt.
+            previous_ns: when the one sent before it reaches the engine; minus `serial_ns` or less where there is none.
+        """
+        way_ns = self.request_ns + round(self.per_prompt_token_ns * num_prompt_tokens)
+        return max(sent_ns + way_ns, previous_ns + self.serial_ns)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from calibrate.http_client import ServedModel
 from calibrate.live_driver import LiveRun
-from calibrate.live_latency import measure_latency
+from calibrate.live_latency import measure_latency, measure_serial_ns
 from calibrate.live_profile import make_profile, phase_errors, steps_of
 from calibrate.live_report import calibration_report
 from calibrate.observe import Observation, PhaseResult, collect_steps, requests_file, write_requests
@@ -96,6 +96,23 @@ def test_clocks_of_two_machines_give_no_latency(observed: Observation) -> None:
     assert observed.steps is not None
     observed.steps.added = [replace(r, time_ns=r.time_ns + 10**14) for r in observed.steps.added]
     assert measure_latency(observed.phases, observed.steps).num_requests == 0
+
+
+def test_requests_sent_at_once_show_how_far_apart_they_reach_the_server(observed: Observation) -> None:
+    """Three loops begin with four at once: two with 0.25 ms between them, one with a hiccup."""
+    record, only = observed.steps, observed.phases[0]
+    assert record is not None
+    assert measure_serial_ns([only], record) == 0  # one at a time
+    names = only.live.names
+    four = replace(only.phase, max_concurrency=4)
+    loops = [replace(only, phase=four, live=replace(only.live, names=names[i : i + 4])) for i in (0, 4, 8)]
+    record.added = [
+        replace(request, arrival_ns=request.number * MS // 4 + (9 * MS if request.number == 11 else 0))
+        for request in record.added
+    ]
+    assert measure_serial_ns(loops, record) == pytest.approx(MS / 4)
+    assert measure_serial_ns([], record) == 0
+    assert measure_latency([replace(only, phase=replace(only.phase, max_concurrency=8))], record).serial_ns > 0
 
 
 def test_a_profile_of_a_simulated_server_predicts_it(observed: Observation, tmp_path: Path) -> None:

@@ -74,12 +74,7 @@ class OllamaProfile(Part):
 
     def latency(self) -> ClientLatency:
         """Returns the time outside the server."""
-        client = self.client_latency
-        return ClientLatency(
-            request_ns=round(1e6 * client.request_ms.value),
-            per_prompt_token_ns=1e3 * client.per_prompt_token_us.value,
-            response_ns=round(1e6 * client.response_ms.value),
-        )
+        return self.client_latency.latency()
 
 
 def load_ollama_profile(path: Path) -> OllamaProfile:

@@ -14,6 +14,7 @@ import pytest
 from sim.engine.fitted import FittedModel
 from sim.engine.profile import (
     PROFILES_DIR,
+    ClientSide,
     Profile,
     load_profile,
     profile_mismatches,
@@ -90,7 +91,7 @@ def test_every_term_of_the_model_can_be_written(tmp_path: Path) -> None:
   host_per_request_us: 12
   covariance: {names: [floor_us, per_token_us], matrix: [[900, -1.5], [-1.5, 0.09]]}
 valid_up_to: {num_tokens: 8192, num_requests: 256}
-client_latency: {request_ms: 3, per_prompt_token_us: 0.5, response_ms: {value: 1, stderr: 0.2}}
+client_latency: {request_ms: 3, per_prompt_token_us: 0.5, response_ms: {value: 1, stderr: 0.2}, serial_ms: 0.25}
 """
     )
     profile = load_profile(written(tmp_path, text))
@@ -103,7 +104,7 @@ client_latency: {request_ms: 3, per_prompt_token_us: 0.5, response_ms: {value: 1
     assert (c.request_ns, c.graph_sizes) == (3e3, (1, 2, 4, 8))
     assert (c.mixed_graph_ns, c.mixed_eager_ns, c.host_ns, c.host_request_ns) == (1.46e6, 7.29e6, 1.2e6, 12e3)
     assert not model.async_scheduling
-    assert profile.latency() == ClientLatency(3_000_000, 500.0, 1_000_000)
+    assert profile.latency() == ClientLatency(3_000_000, 500.0, 1_000_000, 250_000)
     model.step_time(Batch.of([10] * 300))
     assert len(model.out_of_range()) == 1
 
@@ -132,7 +133,8 @@ def test_the_documented_example_is_a_profile_and_every_term_is_documented(tmp_pa
     text = (PROFILES_DIR / "README.md").read_text()
     example = text.split("```yaml\n")[1].split("```")[0].replace("{kind: …}", "{kind: fitted, floor_us: 5000}")
     assert load_profile(written(tmp_path, example)).errors[0].rows[0].error_percent == pytest.approx(11.2, abs=0.05)
-    assert [key for key in (*FittedStepTime.model_fields, *LinearStepTime.model_fields) if key not in text] == []
+    kinds = (FittedStepTime, LinearStepTime, ClientSide)
+    assert [key for kind in kinds for key in kind.model_fields if key not in text] == []
     assert [name for name in profile_names() if f"[{name}]({name}.yaml)" not in text] == []
 
 
@@ -167,6 +169,16 @@ BAD = [
     ("calibrated: prior", "calibrated: maybe", "3:1: calibrated: should be True or 'prior'; got 'maybe'"),
     ("calibrated: prior", "calibrated: true", "1:1: calibrated: true needs errors"),
     ("date: 2026-11-29", "date: soon", "4:1: date: should be a valid date; got 'soon'"),
+    (
+        "data: [none]",
+        "data: [none]\nclient_latency: {serial_ms: -1}",
+        "7:18: client_latency.serial_ms: should be greater than",
+    ),
+    (
+        "data: [none]",
+        "data: [none]\nclient_latency: {seral_ms: 1}",
+        "7:18: client_latency.seral_ms: unknown key; did you mean",
+    ),
     ("data: [none]", "data: []", "6:1: data: should have at least 1 item; got []"),
     ("data: [none]", "data: [none", "7:7: not valid YAML: "),
     ('"0.23.0"', "0.23", "7:44: server.vllm_version: should be a valid string; got 0.23"),
