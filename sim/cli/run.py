@@ -159,7 +159,7 @@ def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | 
     with progress.alive():
         return find_capacity(
             scenario,
-            _simulate(reference),
+            simulation(reference),
             jobs=jobs or cpu_count(),
             store=store,
             progress=progress.report,
@@ -167,7 +167,8 @@ def _find(scenario: Scenario, *, reference: bool, out: Path | None, jobs: int | 
         )
 
 
-def _simulate(reference: bool) -> Simulate:
+def simulation(reference: bool) -> Simulate:
+    """Returns what makes one run, with the fast path or with the reference scheduler."""
     from sim.simulate import simulate
 
     return partial(simulate, reference=True) if reference else simulate

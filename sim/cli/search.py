@@ -320,6 +320,5 @@ class Progress(ProgressLine):
     def report(self, news: SearchProgress) -> None:
         """Takes the news of one trial."""
         if news.cause and news.trial is not None:
-            self.clear()
-            typer.echo(f"failed: trial {news.trial.number}: {news.cause}", err=True)
+            self.write(f"failed: trial {news.trial.number}: {news.cause}\n", err=True)
         self.tell(f"{news.num_done} of {news.num_wanted} configurations, {news.num_front} on the front")

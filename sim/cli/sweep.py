@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
-import time
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sim.cli.run import file_name
+from sim.cli.progress import ProgressLine
+from sim.cli.run import file_name, run_overrides, simulation
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
-    from sim.capacity import Simulate
     from sim.scenario.model import Scenario
     from sim.sweep import Axis, Sweep, SweepPoint, SweepProgress
 
@@ -66,13 +63,13 @@ def sweep(  # noqa: PLR0917 - typer calls it, by name
     from sim.sweep import KeptRuns, Sweep, parse_axes, plan_points
 
     axes, part = parse_axes(vary or []), _parse_shard(shard)
-    points = plan_points(scenario, axes, [*(set_ or []), *_run_overrides(seeds, seed)], variant)
+    points = plan_points(scenario, axes, [*(set_ or []), *run_overrides(seeds, seed)], variant)
     sample = next(point.scenario for point in points if point.scenario is not None)
     kept = KeptRuns(out if out is not None else Path("out") / file_name(sample.name) / "sweep")
     kept.prepare()
     numbers = tuple(range(sample.run.seed, sample.run.seed + sample.run.seeds))
     progress = Progress()
-    planned = Sweep(points, numbers, kept, _simulate(reference), reference, part, progress.report)
+    planned = Sweep(points, numbers, kept, simulation(reference), reference, part, progress.report)
     _Output(sample, axes, planned, progress, as_json=as_json, is_whole=shard is None).run(
         num_workers(jobs, cluster), cluster
     )
@@ -87,17 +84,6 @@ def _parse_shard(text: str | None) -> tuple[int, int]:
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"--shard {text}: expected I/N with I from 1 to N, for example 1/4")
     return int(match[1]), int(match[2])
-
-
-def _run_overrides(seeds: int | None, seed: int | None) -> list[str]:
-    given = {"run.seeds": seeds, "run.seed": seed}
-    return [f"{key}={value}" for key, value in given.items() if value is not None]
-
-
-def _simulate(reference: bool) -> Simulate:
-    from sim.simulate import simulate
-
-    return partial(simulate, reference=True) if reference else simulate
 
 
 class _Output:
@@ -126,7 +112,7 @@ class _Output:
         if not self.as_json:
             self._print(header(self.table, self.sweep.points))
         try:
-            with ends_by_signal():
+            with ends_by_signal(), self.progress.alive():
                 for result in self.sweep.results(jobs=jobs, cluster=cluster):
                     row = self.table.add(result)
                     if not self.as_json:
@@ -139,8 +125,6 @@ class _Output:
                 err=True,
             )
             raise typer.Exit(INTERRUPTED) from None
-        finally:
-            self.progress.clear()
         self._finish(complete=self.is_whole)
         if not self.as_json:
             self._print(footer(self.table))
@@ -156,18 +140,13 @@ class _Output:
             self._print(self.table.as_json())
 
     def _print(self, text: str) -> None:
-        self.progress.clear()
-        typer.echo(text, nl=False)
-        sys.stdout.flush()
+        self.progress.write(text)
 
 
 @dataclass
-class Progress:
-    """Says on stderr how far a sweep is and which runs failed; a terminal sees one line that changes."""
+class Progress(ProgressLine):
+    """Says on stderr how far a sweep is and which runs failed."""
 
-    began: float = field(default_factory=time.monotonic)
-    last: float = 0.0
-    shown: bool = False
     num_done: int = 0
     num_runs: int = 0
 
@@ -175,22 +154,9 @@ class Progress:
         """Takes the news of one run."""
         self.num_done, self.num_runs = news.num_done, news.num_runs
         if news.failed is not None:
-            self.clear()
-            typer.echo(f"failed: {named(news.failed.point)} seed {news.failed.seed}: {news.cause}", err=True)
-        now = time.monotonic()
-        pause = 0.2 if sys.stderr.isatty() else 30.0
-        if now - self.began < 2 or now - self.last < pause:
-            return
-        self.last, self.shown = now, True
-        text = f"{news.num_done} of {news.num_runs} runs, {_duration(now - self.began)}"
-        if news.share < 1 and news.num_made >= _ENOUGH:  # the first ones wait for the workers to start
-            text += f", about {_duration((now - self.began) * (1 - news.share) / news.share)} left"
-        typer.echo(f"\r{text:<60}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
-
-    def clear(self) -> None:
-        """Removes the line."""
-        if self.shown and sys.stderr.isatty():
-            typer.echo(f"\r{'':<60}\r", err=True, nl=False)
+            self.write(f"failed: {named(news.failed.point)} seed {news.failed.seed}: {news.cause}\n", err=True)
+        known = news.share > 0 and news.num_made >= _ENOUGH  # the first ones wait for the workers to start
+        self.tell(f"{news.num_done} of {news.num_runs} runs", news.share if known else None)
 
 
 def named(point: SweepPoint) -> str:
@@ -198,9 +164,3 @@ def named(point: SweepPoint) -> str:
     from sim.sweep.axes import as_text
 
     return " ".join(f"{key}={as_text(value)}" for key, value in point.overrides.items())
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.progress import ProgressLine
 from sim.cli.run import at_one_load, run_overrides
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
@@ -69,15 +67,13 @@ def what_if(  # noqa: PLR0917 - typer calls it, by name
     measures = _measures(metrics, base)
     progress = Progress()
     try:
-        with ends_by_signal():
-            load = _load(base, jobs or cpu_count())
+        with ends_by_signal(), progress.alive():
+            load = _load(base, jobs or cpu_count(), progress)
             asked = WhatIf(base, load, changes, measures, simulate, progress.report)
             result = asked.run(jobs=jobs or cpu_count())
     except KeyboardInterrupt:
         typer.echo("interrupted: nothing is compared yet", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        progress.clear()
     document = effects_document(base, measures, result)
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     typer.echo(text if as_json else render_effects(document), nl=False)
@@ -108,7 +104,7 @@ def _measures(text: str, base: Scenario) -> list[Measure]:
     return found
 
 
-def _load(base: Scenario, jobs: int) -> Load:
+def _load(base: Scenario, jobs: int, progress: Progress) -> Load:
     """Returns the load to compare at: the scenario's own, or what its server supports."""
     from sim.capacity import NoDataError, SearchInterruptedError, find_capacity
     from sim.errors import UserError
@@ -118,7 +114,7 @@ def _load(base: Scenario, jobs: int) -> Load:
         return None
     typer.echo("searching for the load that the server supports", err=True)
     try:
-        result = find_capacity(base, simulate, jobs=jobs)
+        result = find_capacity(base, simulate, jobs=jobs, progress=progress.searching)
     except SearchInterruptedError:
         raise KeyboardInterrupt from None
     except NoDataError as error:
@@ -126,26 +122,14 @@ def _load(base: Scenario, jobs: int) -> Load:
     return result.value or result.points[0].load
 
 
-@dataclass
-class Progress:
-    """Says on stderr how far a comparison is; a terminal sees one line that changes."""
-
-    began: float = field(default_factory=time.monotonic)
-    last: float = 0.0
-    shown: bool = False
+class Progress(ProgressLine):
+    """Says on stderr how far a comparison is."""
 
     def report(self, news: WhatIfProgress) -> None:
         """Takes the news of one run."""
-        now = time.monotonic()
-        pause = 0.2 if sys.stderr.isatty() else 30.0
-        if now - self.began < 2 or now - self.last < pause:
-            return
-        self.last, self.shown = now, True
         what = "the server as it is" if news.change is None else news.change.text
-        text = f"{news.num_done} of {news.num_runs} runs, {now - self.began:.0f} s, last: {what}"
-        typer.echo(f"\r{text:<90}" if sys.stderr.isatty() else text, err=True, nl=not sys.stderr.isatty())
+        self.tell(f"{news.num_done} of {news.num_runs} runs, last: {what}")
 
-    def clear(self) -> None:
-        """Removes the line."""
-        if self.shown and sys.stderr.isatty():
-            typer.echo(f"\r{'':<90}\r", err=True, nl=False)
+    def searching(self, num_runs: int, _load: float | None, _seed: int) -> None:
+        """Takes the news of one run of the search for the load."""
+        self.tell(f"searching for the load, {num_runs} runs")

@@ -198,7 +198,7 @@ def test_progress_tells_the_time_that_is_left(
 ) -> None:
     progress = Progress(began=100.0)
     clock = iter([101.0, 103.0, 104.0, 140.0])
-    monkeypatch.setattr("sim.cli.sweep.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("sim.cli.progress.time.monotonic", lambda: next(clock))
     told: dict[str, Any] = {"num_runs": 9, "work": 40.0}
     for number, work in ((0, 0), (3, 5), (4, 8), (8, 32)):
         progress.report(SweepProgress(num_done=number, num_made=number, work_done=work, **told))
