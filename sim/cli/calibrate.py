@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
@@ -103,11 +102,9 @@ def _observe(base_url: str, model: str | None, limits: Limits, out: Path, steps:
     from calibrate.http_client import Endpoint
     from calibrate.observe import observe
 
-    line = ProgressLine()
-    try:
-        return asyncio.run(observe(Endpoint.of(base_url, model), limits, out, steps=steps, report=line.report))
-    finally:
-        line.clear()
+    line = ProgressLine(f"asking {base_url}")
+    with line.alive():
+        return asyncio.run(observe(Endpoint.of(base_url, model), limits, out, steps=steps, report=line.tell))
 
 
 def _write_profile(observation: Observation, name: str | None, gpu: str, out: Path) -> None:
@@ -133,18 +130,16 @@ def _write_profile(observation: Observation, name: str | None, gpu: str, out: Pa
 def _made(observation: Observation, name: str | None, gpu: str, out: Path) -> LiveProfile:
     from calibrate.live_profile import make_profile
 
-    served, line = observation.model, ProgressLine()
-    try:
+    served, line = observation.model, ProgressLine("fitting")
+    with line.alive():
         return make_profile(
             observation,
             out,
             name=name or _profile_name(served.name, gpu),
             model=served.root or served.name,
             gpu=gpu,
-            progress=line.report,
+            progress=line.tell,
         )
-    finally:
-        line.clear()
 
 
 def _profile_name(model: str, gpu: str) -> str:
@@ -152,25 +147,3 @@ def _profile_name(model: str, gpu: str) -> str:
     import re
 
     return re.sub(r"[^a-z0-9.]+", "-", f"{model.rsplit('/', 1)[-1]}-{gpu}".lower()).strip("-.")
-
-
-class ProgressLine:
-    """One line on stderr that changes; without a terminal, a line every half minute."""
-
-    def __init__(self) -> None:
-        self.last = -1e9
-        self.shown = False
-
-    def report(self, text: str) -> None:
-        """Shows the text, unless the last one is too recent."""
-        is_terminal = sys.stderr.isatty()
-        now = time.monotonic()
-        if now - self.last < (0.2 if is_terminal else 30.0):
-            return
-        self.last, self.shown = now, True
-        typer.echo(f"\r{text:<78}" if is_terminal else text, err=True, nl=not is_terminal)
-
-    def clear(self) -> None:
-        """Removes the line."""
-        if self.shown and sys.stderr.isatty():
-            typer.echo(f"\r{'':<78}\r", err=True, nl=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
@@ -85,13 +86,7 @@ def _run(scenario: Scenario, base_url: str, model: str | None, repeats: int, max
 
     from calibrate.http_client import Endpoint
     from calibrate.spot_check import spot_check as check_live
-    from sim.cli.calibrate import ProgressLine
 
-    line = ProgressLine()
-    endpoint = Endpoint.of(base_url, model)
-    try:
-        return asyncio.run(
-            check_live(scenario, endpoint, repeats=repeats, max_requests=max_requests, report=line.report)
-        )
-    finally:
-        line.clear()
+    line, endpoint = ProgressLine(f"asking {base_url}"), Endpoint.of(base_url, model)
+    with line.alive():
+        return asyncio.run(check_live(scenario, endpoint, repeats=repeats, max_requests=max_requests, report=line.tell))
