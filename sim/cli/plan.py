@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli.checked import gpu_named
+from sim.cli.prices import parse_prices
 from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 from sim.scenario.bounds import MOST_REPLICAS
@@ -79,7 +79,8 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
         overrides.append(f"objectives={json.dumps(objectives)}")
     loaded = _load(scenario, overrides, variant, _load_key(users, rate, concurrency))
     load = users or rate or concurrency or 0
-    request = Request(load, peak_factor, survive_loss, max_replicas, _prices(price or []), in_whole_numbers=not rate)
+    _, prices = parse_prices(price or [], of_any=False)
+    request = Request(load, peak_factor, survive_loss, max_replicas, prices, in_whole_numbers=not rate)
     tried = _candidates(loaded, gpus, tp, router)
     kept = KeptRuns(out if out is not None else Path("out") / _file_name(loaded.name) / "plan")
     kept.prepare()
@@ -130,22 +131,6 @@ def _load(path: Path, overrides: list[str], variant: str | None, given: tuple[st
     if scenario.workload.kind != kind:
         raise UserError(f"{path}: the workload is of kind {scenario.workload.kind}; the load given is that of {kind}")
     return override(scenario, {key: load, "search": None})
-
-
-def _prices(texts: list[str]) -> dict[str, float]:
-    from sim.errors import UserError
-
-    prices: dict[str, float] = {}
-    for text in texts:
-        name, _, amount = text.partition("=")
-        try:
-            value = float(amount)
-        except ValueError:
-            value = -1.0
-        if not 0 < value < math.inf:
-            raise UserError(f"--gpu-price {text}: expected GPU=PRICE with a price above 0, for example h100=2.50")
-        prices[gpu_named("--gpu-price", name)] = value
-    return prices
 
 
 def _candidates(scenario: Scenario, gpus: str | None, tp: str | None, router: str | None) -> tuple[Candidate, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.checked import gpu_named
+from sim.cli.prices import parse_prices
 from sim.cli.progress import ProgressLine
 from sim.cli.run import at_one_load, file_name, run_overrides
 from sim.cli.signals import INTERRUPTED, ends_by_signal
@@ -101,11 +101,12 @@ def search(  # noqa: PLR0917 - typer calls it, by name
     from joblib import cpu_count
 
     from sim.draws import drawn_simulate
-    from sim.search import FlagSearch
+    from sim.search import FlagSearch, Prices
     from sim.simulate import simulate
 
     given = _Given(scenario, tuple(set_ or ()), variant, seeds, seed, users, rate, concurrency)
-    question = _question(given, (minimize, maximize), vary or [], allow or [], _prices(gpu_price or [], currency))
+    prices = Prices(*parse_prices(gpu_price or [], of_any=True), currency)
+    question = _question(given, (minimize, maximize), vary or [], allow or [], prices)
     folder = out if out is not None else Path("out") / file_name(question.base.name) / "search"
     words = _prepared(folder, lang)
     url = storage if storage is not None else str(folder / "search.db")
@@ -239,27 +240,6 @@ def _lifted(allow: list[str]) -> list[str]:
         if name not in _ALLOWED:
             raise UserError(f"--allow {name}: unknown; {suggestion(name, _ALLOWED, noun='allowed')}")
     return [_ALLOWED[name] for name in allow]
-
-
-def _prices(texts: list[str], currency: str) -> Prices:
-    """Reads `2.5` and `h100=2.5`; a GPU may be called as people call it."""
-    from sim.errors import UserError
-    from sim.search import Prices
-
-    any_gpu, of_gpu = None, {}
-    for text in texts:
-        name, _, number = text.rpartition("=")
-        try:
-            price = float(number)
-        except ValueError:
-            price = math.nan
-        if not 0 <= price < math.inf:
-            raise UserError(f"--gpu-price {text}: expected a price of an hour, as in 2.5 or h100=2.5")
-        if name:
-            of_gpu[gpu_named("--gpu-price", name)] = price
-        else:
-            any_gpu = price
-    return Prices(any_gpu, of_gpu, currency)
 
 
 def _check_prices(space: Space, base: Scenario, prices: Prices, names: list[str]) -> None:

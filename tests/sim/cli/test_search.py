@@ -301,6 +301,10 @@ def test_a_scenario_with_a_search_is_measured_at_one_load_when_nobody_asks_for_u
             "--gpu-price much: expected a price",
         ),
         (
+            ("--minimize", "cost", "--vary", "max_num_seqs=1", "--gpu-price", "rtx-4090=-1"),
+            "--gpu-price rtx-4090=-1: expected a price of an hour, at least 0, as in 2.5 or h100=2.5",
+        ),
+        (
             ("--minimize", "ttft.p95", "--vary", "max_num_seqs=1", "--allow", "preemption"),
             "did you mean 'preemptions'?",
         ),
