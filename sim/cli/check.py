@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.options import Sets
+
 if TYPE_CHECKING:
     from sim.scenario.model import Scenario
     from sim.scenario.problems import Problem
@@ -15,9 +17,7 @@ if TYPE_CHECKING:
 
 def check(
     scenarios: Annotated[list[Path], typer.Argument(metavar="SCENARIO...", help="Scenario files.", show_default=False)],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
+    set_: Sets = None,
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="Check this variant alone; default: the file and all of them.")
     ] = None,

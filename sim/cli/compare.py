@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sim.cli.options import AsJson, Concurrency, Jobs, Rate, ScenarioFile, Seed, Seeds, Sets, Users, Variant
 from sim.cli.run import Progress, at_one_load, run_overrides
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
@@ -15,25 +15,17 @@ _DEFAULT_KINDS = "ollama,vllm,static"
 
 
 def compare(  # noqa: PLR0917 - typer calls it, by name
-    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
+    scenario: ScenarioFile,
     kinds: Annotated[str, typer.Option(help="Kinds of server, separated by commas.")] = _DEFAULT_KINDS,
-    users: Annotated[
-        int | None, typer.Option(min=1, help="Simulate this many users only: no search.", show_default=False)
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(min=1e-9, help="Simulate this many requests/s only.", show_default=False)
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Simulate this concurrency only.", show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
-    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    users: Users = None,
+    rate: Rate = None,
+    concurrency: Concurrency = None,
+    set_: Sets = None,
+    variant: Variant = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    jobs: Jobs = None,
 ) -> None:
     """Put the same requests to several kinds of server, and print how many users each supports.
 

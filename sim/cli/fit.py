@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.options import Jobs
+
 if TYPE_CHECKING:
     from calibrate.fit import FitOptions
     from calibrate.replay_server import ServerChoice
@@ -48,7 +50,7 @@ def fit(  # noqa: PLR0917 - typer calls it, by name
         ),
     ] = False,
     leave_one_out: Annotated[bool, typer.Option(help="Predict each run from the others.")] = True,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Fit a profile to measured steps or to measured requests, and say what to believe of it.
 

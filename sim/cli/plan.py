@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli.checked import gpu_named
+from sim.cli.options import AsJson, Jobs, Seeds, Sets, Variant
 from sim.cli.prices import parse_prices
 from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
@@ -51,17 +52,15 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
     router: Annotated[
         str | None, typer.Option(help="How requests are divided. Default: the scenario's, or least_requests.")
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
-    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    set_: Sets = None,
+    variant: Variant = None,
+    seeds: Seeds = None,
+    as_json: AsJson = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep finished runs there.", show_default="out/SCENARIO/plan"),
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Find the cheapest deployments that serve a load with headroom: GPU, tensor parallelism, replicas.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.options import AsJson
 from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
@@ -54,7 +55,7 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
     length_spread: Annotated[
         float, typer.Option(min=0, max=1, help="A ladder's lengths: uniform within ± this share of the mean.")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay a measured run through a profile: metric by percentile, predicted, measured, signed errors.
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.options import Jobs
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,7 +70,7 @@ def report(  # noqa: PLR0917 - typer calls it, by name
         float | None, typer.Option(help="The run for bench and metrics formats. Default: the answer's.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Its seed. Default: the first.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Write a report of a run, a search, a sweep or a spot check, or compare runs: one HTML file, Markdown or JSON.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.options import AsJson, Concurrency, Jobs, Rate, Reference, ScenarioFile, Seed, Seeds, Sets, Users, Variant
 from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
@@ -21,24 +22,16 @@ if TYPE_CHECKING:
 
 
 def run(  # noqa: PLR0917 - typer calls it, by name
-    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
-    users: Annotated[
-        int | None, typer.Option(min=1, help="Simulate this many users only: no search.", show_default=False)
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(min=1e-9, help="Simulate this many requests/s only.", show_default=False)
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Simulate this concurrency only.", show_default=False)
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
-    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
-    reference: Annotated[bool, typer.Option("--reference", help="Use the step-by-step reference scheduler.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    scenario: ScenarioFile,
+    users: Users = None,
+    rate: Rate = None,
+    concurrency: Concurrency = None,
+    set_: Sets = None,
+    variant: Variant = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    reference: Reference = False,
+    as_json: AsJson = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep every run's records there.", show_default=False)
     ] = None,
@@ -53,7 +46,7 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     step_split: Annotated[
         bool, typer.Option("--step-split", help="Say where the step time goes; one more run. With --report always.")
     ] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Simulate a scenario and print how many users the server supports, and why not more.
 

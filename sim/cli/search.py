@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.options import AsJson, Jobs, ScenarioFile, Seed, Seeds, Sets, Variant
 from sim.cli.prices import parse_prices
 from sim.cli.progress import ProgressLine
 from sim.cli.run import at_one_load, file_name, run_overrides
@@ -26,7 +27,7 @@ _FIFTH, _LEAST, _MOST = 5, 24, 120  # trials, where the number is not given
 
 
 def search(  # noqa: PLR0917 - typer calls it, by name
-    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
+    scenario: ScenarioFile,
     minimize: Annotated[
         str,
         typer.Option(metavar="METRICS", help="What should be small: ttft.p95, itl.p99, errors, cost, gpus, …"),
@@ -66,12 +67,10 @@ def search(  # noqa: PLR0917 - typer calls it, by name
         ),
     ] = None,
     currency: Annotated[str, typer.Option(help="Of the price.")] = "USD",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
-    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
+    set_: Sets = None,
+    variant: Variant = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -87,9 +86,9 @@ def search(  # noqa: PLR0917 - typer calls it, by name
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Configurations chosen at a time; more keep more cores busy.")] = 4,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    jobs: Jobs = None,
     lang: Annotated[str, typer.Option(help="Language of pareto.html: en or pt-BR.")] = "en",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search for the flags that are best when several things count, and print those that nothing beats.
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.options import AsJson
+
 if TYPE_CHECKING:
     from sim.memory import ServerSpec
     from sim.scenario.model import Scenario
@@ -65,7 +67,7 @@ def size(
     free_gib: Annotated[_Float, typer.Option(min=0, help="Free memory before the start.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario.")] = None,
     variant: Annotated[_Text, typer.Option(metavar="NAME", help="Take this variant of the scenario.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     list_models: Annotated[bool, typer.Option("--list-models", help="Print the built-in models.")] = False,
     list_gpus: Annotated[bool, typer.Option("--list-gpus", help="Print the built-in GPUs.")] = False,
 ) -> None:

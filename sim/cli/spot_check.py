@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.options import AsJson, Sets, Variant
 from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
@@ -22,10 +23,8 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
     model: Annotated[str | None, typer.Option(metavar="NAME", help="The served model's name.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Real runs; two or more show the server's own spread.")] = 2,
     tolerance: Annotated[float, typer.Option(min=0, metavar="PERCENT", help="Median error allowed.")] = 10.0,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
-    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
+    set_: Sets = None,
+    variant: Variant = None,
     max_requests: Annotated[
         int | None, typer.Option(min=1, help="Requests sent at most, all runs together.", show_default=False)
     ] = None,
@@ -35,7 +34,7 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep it there, for `headcount report`.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a scenario's requests to a live server, simulate the same ones, and compare.
 

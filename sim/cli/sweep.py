@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sim.cli.options import AsJson, Jobs, Reference, ScenarioFile, Seed, Seeds, Sets, Variant
 from sim.cli.progress import ProgressLine
 from sim.cli.run import file_name, run_overrides, simulation
 from sim.cli.signals import INTERRUPTED, ends_by_signal
@@ -21,7 +22,7 @@ _ENOUGH = 4  # runs, before the time that is left can be told from them
 
 
 def sweep(  # noqa: PLR0917 - typer calls it, by name
-    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
+    scenario: ScenarioFile,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -30,18 +31,16 @@ def sweep(  # noqa: PLR0917 - typer calls it, by name
             "users, request_rate, max_concurrency and context_tokens are loads, other keys are as in --set.",
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
-    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
+    set_: Sets = None,
+    variant: Variant = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    jobs: Jobs = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep finished runs and tables there.", show_default="out/SCENARIO/sweep"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -51,7 +50,7 @@ def sweep(  # noqa: PLR0917 - typer calls it, by name
     cluster: Annotated[
         Literal["ray"] | None, typer.Option(help="Run on a cluster in place of this machine.", show_default=False)
     ] = None,
-    reference: Annotated[bool, typer.Option("--reference", help="Use the step-by-step reference scheduler.")] = False,
+    reference: Reference = False,
 ) -> None:
     """Simulate every combination of the values given, and print a table.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sim.cli.options import AsJson, Jobs, ScenarioFile, Seed, Seeds, Sets, Variant
 from sim.cli.progress import ProgressLine
 from sim.cli.run import at_one_load, run_overrides
 from sim.cli.signals import INTERRUPTED, ends_by_signal
@@ -22,7 +22,7 @@ _METRICS = "ttft.p95,itl.p95,throughput,preemptions"
 
 
 def what_if(  # noqa: PLR0917 - typer calls it, by name
-    scenario: Annotated[Path, typer.Argument(help="Scenario file.", show_default=False)],
+    scenario: ScenarioFile,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,14 +39,12 @@ def what_if(  # noqa: PLR0917 - typer calls it, by name
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Compare at this concurrency.", show_default=False)
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value first; may be repeated.")
-    ] = None,
-    variant: Annotated[str | None, typer.Option(metavar="NAME", help="Apply this variant of the scenario.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions. Default: the scenario's.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="First seed. Default: the scenario's.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at most. Default: one a core.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    set_: Sets = None,
+    variant: Variant = None,
+    seeds: Seeds = None,
+    seed: Seed = None,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
 ) -> None:
     """Change one flag at a time, and print what that does to latency and throughput, with an interval.
 
