@@ -130,7 +130,9 @@ def memory_budget(model: ModelSpec, gpu: Gpu, server: ServerSpec) -> MemoryBudge
     check_parallel(model, server)
     release = parse_version(server.version)
     num_gpus = server.tensor_parallel_size * server.pipeline_parallel_size
-    flags = resolve_flags(server.flags, server.version, gpu, model, num_gpus=num_gpus)
+    flags = resolve_flags(
+        server.flags, server.version, gpu, model, num_gpus=num_gpus, num_stages=server.pipeline_parallel_size
+    )
     stage = _tightest_stage(model, gpu, server, flags)
     if flags.auto_fit_max_model_len:
         fitting = stage.layout.longest(_usable(stage.num_blocks, release), flags.max_model_len)

@@ -18,7 +18,9 @@ _DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 KV_CACHE_DTYPES = ("auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
 
 
-def resolve_flags(flags: EngineFlags, version: str, gpu: Gpu, model: ModelSpec, *, num_gpus: int = 1) -> ResolvedFlags:
+def resolve_flags(
+    flags: EngineFlags, version: str, gpu: Gpu, model: ModelSpec, *, num_gpus: int = 1, num_stages: int = 1
+) -> ResolvedFlags:
     """Returns every flag with its value: the one given, or the default of this release on this GPU.
 
     Args:
@@ -27,6 +29,7 @@ def resolve_flags(flags: EngineFlags, version: str, gpu: Gpu, model: ModelSpec, 
         gpu: the GPU each rank runs on.
         model: gives max_model_len and dtype where they are not given.
         num_gpus: tensor-parallel times pipeline-parallel size; the CPU's defaults grow with it.
+        num_stages: pipeline-parallel size.
 
     Raises:
         UserError: values that vLLM rejects, in its words.
@@ -53,7 +56,7 @@ def resolve_flags(flags: EngineFlags, version: str, gpu: Gpu, model: ModelSpec, 
         long_prefill_token_threshold_adaptive=bool(flags.long_prefill_token_threshold_adaptive),
         scheduling_policy=flags.scheduling_policy or "fcfs",
         # platforms/cpu.py turns it off on a CPU, asked for or not.
-        async_scheduling=not gpu.is_cpu and _or(flags.async_scheduling, release >= since.ASYNC_SCHEDULING),
+        async_scheduling=not gpu.is_cpu and _async_scheduling(flags, release, num_stages),
         num_gpu_blocks_override=flags.num_gpu_blocks_override,
         kv_cache_dtype=flags.kv_cache_dtype or "auto",
         kv_cache_memory_bytes=flags.kv_cache_memory_bytes,
@@ -71,6 +74,18 @@ def resolve_flags(flags: EngineFlags, version: str, gpu: Gpu, model: ModelSpec, 
     )
     _check(resolved, gpu, model)
     return resolved
+
+
+def _async_scheduling(flags: EngineFlags, release: Version, num_stages: int) -> bool:
+    """Returns whether steps are scheduled ahead; a pipeline could not have that before 0.16, asked for or not."""
+    if num_stages == 1 or release >= since.ASYNC_IN_PIPELINES:
+        return _or(flags.async_scheduling, release >= since.ASYNC_SCHEDULING)
+    if flags.async_scheduling:
+        raise UserError(
+            f"async_scheduling: before 0.16 vLLM does not start with it and pipeline_parallel_size {num_stages}; leave "
+            "it out, or take a later version"
+        )
+    return False
 
 
 def _batch_limits(

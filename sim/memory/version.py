@@ -36,6 +36,10 @@ PYTORCH_SAMPLER: Version = (0, 11, 0)
 ASYNC_SCHEDULING: Version = (0, 14, 0)
 """Asynchronous scheduling by default (release notes of 0.14)."""
 
+ASYNC_IN_PIPELINES: Version = (0, 16, 0)
+"""Asynchronous scheduling with pipeline parallelism, also by default (release notes; those of 0.14 exclude it). 0.32
+turns it off for the first model runner alone, which only an environment variable asks for."""
+
 STATE_BLOCKS_CHECK: Version = (0, 16, 0)
 """Start refused when max_num_seqs exceeds the state blocks (issue 34094)."""
 

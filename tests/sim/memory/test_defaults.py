@@ -8,7 +8,7 @@ import pytest
 
 from sim.errors import UserError
 from sim.hardware import find_gpu
-from sim.memory import EngineFlags, ResolvedFlags, resolve_flags
+from sim.memory import EngineFlags, ResolvedFlags, ServerSpec, memory_budget, resolve_flags
 from sim.models import find_model
 
 
@@ -51,6 +51,28 @@ def test_the_cpus_defaults_grow_with_the_ranks() -> None:
 def test_a_cpu_schedules_synchronously_whatever_is_asked() -> None:
     assert not resolve("cpu").async_scheduling
     assert not resolve("cpu", async_scheduling=True).async_scheduling  # platforms/cpu.py sets it after the flags
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "scheduled_ahead"),
+    [
+        ("0.13.0", None, False),
+        ("0.15.1", None, False),
+        ("0.15.1", False, False),
+        ("0.16.0", None, True),
+        ("0.32", None, True),
+        ("0.32", False, False),
+    ],
+)
+def test_a_pipeline_is_scheduled_ahead_from_0_16_on(version: str, asked: bool | None, scheduled_ahead: bool) -> None:
+    flags, gpu, model = EngineFlags(async_scheduling=asked), find_gpu("h100"), find_model("Qwen3-14B")
+    assert resolve_flags(flags, version, gpu, model, num_gpus=2, num_stages=2).async_scheduling is scheduled_ahead
+
+
+def test_before_0_16_a_pipeline_that_is_to_be_scheduled_ahead_does_not_start() -> None:
+    server = ServerSpec(version="0.15.0", pipeline_parallel_size=2, flags=EngineFlags(async_scheduling=True))
+    with pytest.raises(UserError, match=r"async_scheduling: before 0\.16 vLLM does not start with it and"):
+        memory_budget(find_model("Qwen3-14B"), find_gpu("h100"), server)
 
 
 @pytest.mark.parametrize(("version", "utilization"), [("0.32", 0.92), ("0.22.1", 0.92), ("0.21.0", 0.9), ("0.6", 0.9)])
