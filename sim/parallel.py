@@ -8,6 +8,7 @@ worker dies a second time is named. All others go on in a fresh pool.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
@@ -240,7 +241,7 @@ def _connect() -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address="auto", log_to_driver=False, logging_level="error", configure_logging=True)
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR, configure_logging=True)
     except ConnectionError:
         raise UserError(
             "--cluster ray: no Ray cluster runs here; start one with `ray start --head`, "
