@@ -7,7 +7,6 @@ which it wanted to send them, and wait for the cap again. Errors at saturation w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +17,9 @@ from calibrate.readers.measured import MeasuredRun
 from sim.api_server import ApiServer
 from sim.deployment import Deployment
 from sim.engine.engine_core import EngineCore
-from sim.engine.lockstep import run_in_step
 from sim.engine.process import run as run_engine
-from sim.engine.profile_terms import FittedStepTime
 from sim.engine.step_time import ClientLatency, StepTimeModel
+from sim.fleet.fleet import Fleet
 from sim.records import Outcome, RequestLog, RunRecord
 from sim.workload.client import Workload
 from sim.workload.closed_loop import ClosedLoop
@@ -59,7 +57,7 @@ def replay(
     deployment: Deployment,
     *,
     max_concurrency: int | None = None,
-    replicas: int = 1,
+    num_ranks: int = 1,
     window_s: tuple[float, float] | None = None,
 ) -> Replay:
     """Simulates a measured run's requests.
@@ -68,16 +66,18 @@ def replay(
         run: the requests, and what the client saw of them.
         deployment: the server.
         max_concurrency: the client's cap on requests in flight; None: the recording's, or none.
-        replicas: servers of this kind that share the requests.
+        num_ranks: data-parallel ranks of this kind that share the requests.
         window_s: completions are counted from the first to the second of these seconds; None: over the whole run.
     """
     cap = run.max_concurrency if max_concurrency is None else max_concurrency
-    model = deployment.step_time_model()
-    record = simulate_requests(
-        run.requests, deployment, model, deployment.latency, max_concurrency=cap, replicas=replicas
-    )
-    out_of_range = tuple(model.out_of_range())
-    warnings = (*run.warnings, *deployment.warnings, *record.warnings, *_held_back(run, cap), *out_of_range)
+    if num_ranks > 1:
+        record, out_of_range = simulate_ranks(run.requests, deployment, num_ranks, max_concurrency=cap)
+    else:
+        model = deployment.step_time_model()
+        record = simulate_requests(run.requests, deployment, model, deployment.latency, max_concurrency=cap)
+        out_of_range = tuple(model.out_of_range())
+    said = (*run.warnings, *deployment.warnings, *record.warnings, *_held_back(run, cap), *out_of_range)
+    warnings = tuple(dict.fromkeys(said))
     warnings += (*_unanswered(record), *_empty_window(record, window_s))
     comparison = compare(run, predicted_latencies(record), record, window_s=window_s, warnings=warnings)
     return Replay(record, comparison, out_of_range)
@@ -115,65 +115,58 @@ def simulate_requests(
     latency: ClientLatency,
     *,
     max_concurrency: int | None = None,
-    replicas: int = 1,
 ) -> RunRecord:
-    """Runs recorded requests through a server; the records come back in the order of the requests.
+    """Runs recorded requests through a server; the records come back in the order of the requests."""
+    workload = _workload(requests, max_concurrency)
+    record = _new_record(workload, deployment, is_calibrated=model.calibrated)
+    engine = EngineCore(deployment.scheduler_config, deployment.cache_config, model)
+    server = ApiServer(workload, engine, record, limits=deployment.limits, latency=latency)
+    record.end_ns = run_engine(engine, server)
+    record.arrivals_end_ns = workload.arrivals_end_ns
+    record.warnings += server.warnings()
+    return _in_order(record)
 
-    Several replicas (data parallelism) get the requests in turn, each with its share of the client's cap: vLLM hands
-    each request to the replica with the fewest, which under steady load is the same. Those of a model with experts
-    step together (`sim.engine.lockstep`), others run by themselves.
+
+def simulate_ranks(
+    requests: Trace, deployment: Deployment, num_ranks: int, *, max_concurrency: int | None = None
+) -> tuple[RunRecord, tuple[str, ...]]:
+    """Runs recorded requests through the data-parallel ranks of a server, between which vLLM's own rule divides them.
+
+    Args:
+        requests: the recording.
+        deployment: one rank.
+        num_ranks: how many; those of a model with experts step together.
+        max_concurrency: the client's cap on requests in flight.
+
+    Returns:
+        The records in the order of the requests, and a sentence for each direction in which steps left the range of
+        the profile's data.
     """
     workload = _workload(requests, max_concurrency)
+    server = deployment.server.model_copy(update={"data_parallel_size": num_ranks})
+    record = _new_record(workload, deployment, is_calibrated=deployment.step_time_model().calibrated)
+    fleet = Fleet(replace(deployment, server=server), workload, record)
+    fleet.run()
+    return _in_order(record), tuple(fleet.out_of_range())
+
+
+def _new_record(workload: Workload, deployment: Deployment, *, is_calibrated: bool) -> RunRecord:
     cache, scheduler = deployment.cache_config, deployment.scheduler_config
-    record = RunRecord(
+    return RunRecord(
         class_names=workload.class_names,
         num_gpu_blocks=cache.num_gpu_blocks,
         block_size=cache.block_size,
         max_num_seqs=scheduler.num_seats,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
-        num_replicas=replicas,
-        calibrated=model.calibrated,
+        num_replicas=1,
+        calibrated=is_calibrated,
     )
-    workloads = [workload]
-    if replicas > 1:
-        cap = None if max_concurrency is None else max(1, max_concurrency // replicas)
-        shares = [requests.take(np.arange(replica, len(requests), replicas)) for replica in range(replicas)]
-        workloads = [_workload(share, cap) for share in shares]
-    _run(record, workloads, deployment, model, latency)
-    replayed = list(record.requests)
-    for request in replayed if replicas > 1 else ():
-        request.request_id = request.request_id * replicas + request.replica  # its row in `requests`
-    replayed.sort(key=lambda request: request.request_id)  # they are numbered as they are sent
-    record.requests = RequestLog(replayed)
+
+
+def _in_order(record: RunRecord) -> RunRecord:
+    """Puts the records in the order of the requests, which are numbered as they are sent."""
+    record.requests = RequestLog(sorted(record.requests, key=lambda request: request.request_id))
     return record
-
-
-def _run(
-    record: RunRecord,
-    workloads: Sequence[Workload],
-    deployment: Deployment,
-    model: StepTimeModel,
-    latency: ClientLatency,
-) -> None:
-    """Runs a server of one engine a workload."""
-    engines = [EngineCore(deployment.scheduler_config, deployment.cache_config, model) for _ in workloads]
-    servers = [
-        ApiServer(workload, engine, record, limits=deployment.limits, latency=latency, replica=replica)
-        for replica, (workload, engine) in enumerate(zip(workloads, engines, strict=True))
-    ]
-    if len(engines) > 1 and deployment.model.is_moe:
-        record.end_ns = run_in_step(engines, servers, model, largest_graph=_largest_graph(deployment))
-    else:
-        record.end_ns = max(run_engine(engine, server) for engine, server in zip(engines, servers, strict=True))
-    record.arrivals_end_ns = max(workload.arrivals_end_ns for workload in workloads)
-    for server in servers:
-        record.warnings += server.warnings()
-
-
-def _largest_graph(deployment: Deployment) -> int:
-    profile = deployment.profile
-    sizes = profile.step_time.graph_sizes if profile and isinstance(profile.step_time, FittedStepTime) else ()
-    return max(sizes, default=0)
 
 
 def _workload(requests: Trace, max_concurrency: int | None) -> Workload:

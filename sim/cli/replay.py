@@ -87,7 +87,7 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
                 run if limit is None else run.first(limit),
                 deployment,
                 max_concurrency=cap,
-                replicas=choice.server.data_parallel_size,
+                num_ranks=choice.server.data_parallel_size,
                 window_s=window_s,
             )
             for run in runs

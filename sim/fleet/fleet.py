@@ -91,8 +91,11 @@ class Fleet:
         run.end_ns = max(replica.last_ns for replica in self.replicas)
         run.num_replicas = len(self.replicas)
         run.arrivals_end_ns = self.router.workload.arrivals_end_ns
-        out_of_range = [sentence for model in self._models for sentence in model.out_of_range()]
-        run.warnings += dict.fromkeys([*warnings, *out_of_range])
+        run.warnings += dict.fromkeys([*warnings, *self.out_of_range()])
+
+    def out_of_range(self) -> list[str]:
+        """Returns one sentence for each direction in which a replica's steps left the range of the profile's data."""
+        return list(dict.fromkeys(sentence for model in self._models for sentence in model.out_of_range()))
 
     def _make_server(self, number: int, workload: Workload) -> tuple[ApiServer, Driver]:
         deployment, reference = self._deployment, self._reference

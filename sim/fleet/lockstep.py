@@ -4,8 +4,7 @@
     rank 1   | decode ... (waits)    | decode ..... | dummy        |
              ^ wave                  ^ wave         ^ wave
 
-All ranks begin a step together and end it together; `sim.engine.lockstep.combined` says what the step costs, which is
-the same whether requests are replayed, each rank its own, or balanced between the ranks as they come, as here. A rank
+All ranks begin a step together and end it together; `sim.engine.lockstep.combined` says what the step costs. A rank
 without anything to schedule takes part with a dummy pass.
 Source: vLLM's documentation on data parallel deployment, and `DPEngineCoreProc.run_busy_loop`.
 """

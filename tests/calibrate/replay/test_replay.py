@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from calibrate.comparison import compare, completions_per_s, measured_latencies,
 from calibrate.comparison_text import comparison_data, comparison_lines
 from calibrate.readers import read_runs
 from calibrate.readers.measured import MeasuredRun
-from calibrate.replay import Replay, simulate_requests
+from calibrate.replay import Replay, simulate_ranks, simulate_requests
 from calibrate.replay import replay as replay_run
+from calibrate.replay_server import describe_server
 from sim.cli.replay import replay as replay_command
 from sim.engine.fitted import FittedModel, StepCoefficients
 from sim.engine.step_time import ClientLatency
 from sim.errors import UserError
+from sim.records import RunRecord
 from sim.workload.trace import Trace
 from tests.calibrate.fit.made import deployment, made_run
 from tests.calibrate.fit.test_fit import SERVER, write_run
@@ -156,13 +159,30 @@ def test_requests_without_an_answer_and_windows_without_a_request_are_told(files
     assert "warning" not in output
 
 
-def test_replicas_share_the_requests_in_turn() -> None:
-    run = made_run("low", 2.0)
-    model = FittedModel(StepCoefficients(floor_ns=1e7))
-    record = simulate_requests(run.requests, deployment(), model, ClientLatency(), replicas=2)
-    assert [request.replica for request in record.requests] == [0, 1] * 60
-    assert [request.num_prompt_tokens for request in record.requests] == run.requests.prompt_tokens.tolist()
+def ranks_of(model: str, number: int = 60) -> RunRecord:
+    """Requests of very different lengths on two ranks of an H200."""
+    flags = {"max_num_seqs": 32, "max_num_batched_tokens": 512, "max_model_len": 4096, "num_gpu_blocks_override": 600}
+    server = {"model": model, "gpu": "h200", "version": "0.23.0", "flags": flags}
+    rng = np.random.default_rng(0)
+    sent_ns = np.rint(np.cumsum(rng.exponential(5e7, number))).astype(np.int64)
+    requests = Trace(sent_ns, rng.integers(20, 900, number), rng.integers(1, 60, number))
+    record, _ = simulate_ranks(requests, describe_server(server).plan(), 2)
+    assert [request.num_prompt_tokens for request in record.requests] == requests.prompt_tokens.tolist()
     assert record.num_replicas == 2
+    return record
+
+
+def test_ranks_share_the_requests_as_vllm_balances_them_and_not_in_turn() -> None:
+    ranks = [request.replica for request in ranks_of("Qwen/Qwen3-8B").requests]
+    assert 20 <= sum(ranks) <= 40
+    assert ranks[0] == 0  # an empty server: the first one
+    assert any(before == after for before, after in pairwise(ranks))
+
+
+def test_ranks_of_a_model_with_experts_step_together_and_those_of_a_dense_one_do_not() -> None:
+    experts, dense = ranks_of("Qwen/Qwen3-30B-A3B").steps, ranks_of("Qwen/Qwen3-8B").steps
+    assert len(experts.end_ns) - len(set(experts.end_ns)) > 100  # steps that end at the moment of another
+    assert len(dense.end_ns) - len(set(dense.end_ns)) < 10
 
 
 def test_errors_are_signed_and_unknown_ones_are_none() -> None:
