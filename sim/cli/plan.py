@@ -17,7 +17,7 @@ from sim.cli.signals import INTERRUPTED, ends_by_signal
 from sim.scenario.bounds import MOST_REPLICAS
 
 if TYPE_CHECKING:
-    from sim.planning import Candidate, Plan
+    from sim.planning import Candidate, Plan, Request
     from sim.scenario.model import Scenario
 
 
@@ -39,7 +39,7 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
         list[str] | None,
         typer.Option("--objectives", metavar="OBJECTIVE", help="In place of the scenario's; may be repeated."),
     ] = None,
-    peak_factor: Annotated[float, typer.Option(min=1, help="The peak, as a multiple of the load.")] = 1.3,
+    peak_factor: Annotated[float, typer.Option(min=1, max=1000, help="The peak, as a multiple of the load.")] = 1.3,
     survive_loss: Annotated[
         bool, typer.Option(help="Whether the load must hold with one replica fewer (without the peak).")
     ] = True,
@@ -80,10 +80,11 @@ def plan(  # noqa: PLR0917 - typer calls it, by name
     load = users or rate or concurrency or 0
     _, prices = parse_prices(price or [], of_any=False)
     request = Request(load, peak_factor, survive_loss, max_replicas, prices, in_whole_numbers=not rate)
+    option = "--users" if users else "--rate" if rate else "--concurrency"
+    _check_peak(loaded, request, option, _load_key(users, rate, concurrency)[1])
     tried = _candidates(loaded, gpus, tp, router)
     kept = KeptRuns(out if out is not None else Path("out") / _file_name(loaded.name) / "plan")
     kept.prepare()
-    option = "--users" if users else "--rate" if rate else "--concurrency"
 
     def command(candidate: Candidate, replicas: int, load: float) -> str:
         settings = [*overrides, *candidate.settings(replicas)]
@@ -130,6 +131,19 @@ def _load(path: Path, overrides: list[str], variant: str | None, given: tuple[st
     if scenario.workload.kind != kind:
         raise UserError(f"{path}: the workload is of kind {scenario.workload.kind}; the load given is that of {kind}")
     return override(scenario, {key: load, "search": None})
+
+
+def _check_peak(scenario: Scenario, request: Request, option: str, key: str) -> None:
+    """Refuses a peak that cannot be simulated, before anything is."""
+    from sim.errors import UserError
+    from sim.scenario.load import override
+    from sim.scenario.problems import ScenarioError
+
+    try:
+        override(scenario, {key: request.peak})
+    except ScenarioError as error:
+        factor = f"--peak-factor {request.peak_factor:g}"
+        raise UserError(f"{option} {request.load:g} {factor}: at the peak: {error.problems[0].message}") from None
 
 
 def _candidates(scenario: Scenario, gpus: str | None, tp: str | None, router: str | None) -> tuple[Candidate, ...]:

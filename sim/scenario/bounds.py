@@ -8,6 +8,9 @@ MOST_USERS = 1_000_000
 MOST_REQUESTS = 10_000_000
 """Each leaves a record of up to 1 kB, so 10 GB; and thousands of them are simulated in a second, so an hour."""
 
+MOST_SECONDS = 366 * 86_400
+"""A year, holidays and all: at most of a run's length. A day of a busy server takes minutes already."""
+
 MOST_REPLICAS = 4096
 """Each is an engine with blocks of its own. Far above what stands behind one router or in one server."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from sim.scenario.bounds import MOST_REQUESTS, MOST_USERS
+from sim.scenario.bounds import MOST_REQUESTS, MOST_SECONDS, MOST_USERS
 from sim.scenario.distributions import Empirical
 from sim.scenario.explain import suggestion
 from sim.scenario.fleet_checks import check_fleet
@@ -169,6 +169,8 @@ def _check_times(scenario: Scenario) -> Iterator[Finding]:
         yield ("run", "duration"), "missing key; this workload never ends by itself; give a time, for example 30min"
     if run.duration is not None:
         length = format_duration(run.duration)
+        if run.duration > MOST_SECONDS:
+            yield ("run", "duration"), f"must be at most {format_duration(MOST_SECONDS)}; got {length}"
         if run.warm_up >= run.duration:
             what = "must be shorter than run.duration"
             yield ("run", "warm_up"), f"{what}; got {format_duration(run.warm_up)}; run.duration is {length}"
@@ -209,7 +211,7 @@ def _check_num_requests(scenario: Scenario, workload: OpenLoopWorkload) -> Itera
         key, rate = ("search", "to"), search.to
     else:
         key, rate = ("workload", "request_rate"), workload.request_rate or 0.0
-    if MOST_REQUESTS < rate * duration < math.inf:
+    if rate < math.inf and rate * duration > MOST_REQUESTS:
         much = f"{rate:g} requests/s in {format_duration(duration)} are {rate * duration:.3g} requests"
         yield key, f"{much}; at most {MOST_REQUESTS} are simulated: a lower rate, or a shorter run.duration"
 

@@ -117,6 +117,10 @@ def test_where_nothing_holds_the_exit_code_is_1(scenario: Path) -> None:
         (["--users", "5", "--tp", "1,3"], "--tp 3: Total number of attention heads (28) must be divisible by tensor"),
         (["--users", "5", "--set", "server.model=foo"], "model: unknown model 'foo'; `headcount size --list-models`"),
         (["--users", "5", "--set", "server.profile=foo"], "profile 'foo': no shipped profile has this name; known: "),
+        (
+            ["--users", "900000"],
+            "--users 900000 --peak-factor 1.3: at the peak: must be at most 1000000; got 1170000",
+        ),
         (["--users", "5", "--router", "best"], "--router: unknown; got 'best'; allowed: round_robin"),
         (["--users", "5", "--objectives", "fast"], "objectives"),
     ],

@@ -164,6 +164,14 @@ from .texts import CLOSED, OPEN, TRACE, case, lines_for
             OPEN,
         ),
         case(
+            "more requests than there are numbers",
+            "request_rate: 5",
+            "request_rate: 1.0e+308",
+            "s.yaml:5:17: workload.request_rate: 1e+308 requests/s in 10min are inf requests; at most 10000000 are "
+            "simulated: a lower rate, or a shorter run.duration",
+            OPEN,
+        ),
+        case(
             "a search among more users than can be simulated",
             "to: 400",
             "to: 2000000",
@@ -181,6 +189,12 @@ from .texts import CLOSED, OPEN, TRACE, case, lines_for
             "warm_up: 5min",
             "warm_up: 30min",
             "s.yaml:29:12: run.warm_up: must be shorter than run.duration; got 30min; run.duration is 30min",
+        ),
+        case(
+            "a run of years",
+            "duration: 30min",
+            "duration: 1000d",
+            "s.yaml:28:13: run.duration: must be at most 366d; got 1000d",
         ),
         case(
             "all of the run is ramp-up",
