@@ -56,7 +56,7 @@ def read_trace(path: Path) -> ScheduleTrace:
         with opener(path, "rt", encoding="utf-8") as file:
             lines = file.read().splitlines()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     objects = []
     for number, line in enumerate(lines, start=1):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Any
 
@@ -84,9 +85,14 @@ def _headcount(
 
 
 def main() -> None:
-    """Runs the command line; bad input is one line on stderr and exit 2."""
+    """Runs the command line; bad input and a full disk are one line on stderr and exit 2."""
     try:
         app()
     except UserError as error:
         typer.echo(str(error), err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        typer.echo(f"{error.filename or 'the output'}: cannot be written: {error.strerror}", err=True)
         sys.exit(2)

@@ -161,8 +161,9 @@ def _text(result: Replay, profile: Profile, cap: int | None) -> list[str]:
     comparison = result.comparison
     state = "" if profile.calibrated is True else " (uncalibrated: a prior)"
     client = "" if cap is None else f", at most {cap} in flight"
+    number = "1 request" if comparison.num_requests == 1 else f"{comparison.num_requests} requests"
     return [
-        f"{comparison.run}: {comparison.num_requests} requests replayed with profile {profile.name}{state}{client}",
+        f"{comparison.run}: {number} replayed with profile {profile.name}{state}{client}",
         "",
         *comparison_lines(comparison, _spread(profile)),
         *(f"warning: {warning}" for warning in comparison.warnings),

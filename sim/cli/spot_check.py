@@ -52,7 +52,8 @@ def spot_check(  # noqa: PLR0917 - typer calls it, by name
         _check_ending(plot)
     try:
         with ends_by_signal():
-            check = _run(load_checked(scenario, set_ or [], variant), base_url, model, repeats, max_requests)
+            loaded = _with_load(load_checked(scenario, set_ or [], variant), scenario)
+            check = _run(loaded, base_url, model, repeats, max_requests)
     except KeyboardInterrupt:
         typer.echo("interrupted: nothing is compared yet", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -78,6 +79,26 @@ def _check_ending(plot: Path) -> None:
 
     if plot.suffix not in (".png", ".svg"):
         raise UserError(f"--plot: {plot}: the ending must be .png or .svg")
+
+
+def _with_load(scenario: Scenario, path: Path) -> Scenario:
+    """Returns a scenario whose workload states its load: a search is not made on a live server.
+
+    Raises:
+        UserError: it does not.
+    """
+    from sim.errors import UserError
+    from sim.scenario.load import override
+    from sim.scenario.problems import ScenarioError
+
+    if scenario.search is None:
+        return scenario
+    try:
+        override(scenario, {"search": None})
+    except ScenarioError as error:
+        key = error.problems[0].key
+        raise UserError(f"{path}: at which load? Nothing is searched for here; give it with --set {key}=…") from None
+    return scenario
 
 
 def _run(scenario: Scenario, base_url: str, model: str | None, repeats: int, max_requests: int | None) -> SpotCheck:

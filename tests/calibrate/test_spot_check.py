@@ -176,6 +176,16 @@ def test_a_server_that_fails_midway_is_compared_as_far_as_it_went_and_fails(tmp_
     assert "FAIL: a real run ended early" in result.stdout
 
 
+def test_a_scenario_without_a_load_of_its_own_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    searched = "\nobjectives: [ttft.p95 <= 1s]\nsearch: {vary: users, from: 1, to: 4}"
+    path = _scenario(tmp_path, USERS.replace("users: 2, ", "") + searched)
+    with FakeServer() as server:
+        result = _invoke(str(path), "--base-url", server.base_url)
+        assert server.bodies == []
+    cure = "Nothing is searched for here; give it with --set workload.users=…"
+    assert str(result.exception) == f"{path}: at which load? {cure}"
+
+
 def test_a_plot_of_another_kind_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     with FakeServer() as server:
         result = _invoke(str(_scenario(tmp_path)), "--base-url", server.base_url, "--plot", "x.pdf")

@@ -283,3 +283,13 @@ def test_ctrl_c_before_anything_is_simulated_is_said(scenario: Path, monkeypatch
     for command in ("run", "check"):
         result = CliRunner().invoke(app, [command, str(scenario)])
         assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted before the end\n")
+
+
+def test_a_full_disk_is_one_line(scenario: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    command = [sys.executable, "-c", "from sim.cli import main; main()", "run", str(scenario), "--users", "2"]
+    with full.open("w") as stdout:
+        ended = subprocess.run([*command, "--jobs", "1"], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "the output: cannot be written: No space left on device\n")
