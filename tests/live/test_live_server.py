@@ -4,6 +4,10 @@ A tiny random-weight model on the CPU build of vLLM: real scheduler, API server,
 when the median error of its latencies is within 10 %, or within twice the spread between two runs of the real server;
 preemptions within 20 %, or as the two runs agree. All numbers are printed (run with -s).
 
+How many are preempted depends on the order in which requests come, little else: in simulations of 80 requests sent in a
+random order among the 24 in flight it varies by 12 % (a standard deviation), of 160 by 9 %, of 240 by 6 %. The load under
+pressure has 240, so that its count is a statistic that one swap of two requests does not decide.
+
 A profile is of the machine as it was. Where other programs come and go, the server of a minute later is another one. So
 the server computes on one thread (several wait for each other, and with them for whatever else runs), server and client
 go first where that is allowed, and a load that is missed is tried again, with a profile of its own minute, up to three
@@ -49,7 +53,7 @@ UNSEEN = {
     "shared_prefix: {tokens: 96}}]}",
 }
 PRESSURE = (
-    "{kind: closed_loop, num_requests: 80, max_concurrency: 24, classes: [{name: long, "
+    "{kind: closed_loop, num_requests: 240, max_concurrency: 24, classes: [{name: long, "
     "prompt_tokens: {uniform: {low: 200, high: 420}}, output_tokens: {uniform: {low: 90, high: 190}}}]}"
 )
 TOLERANCE_PERCENT = 10.0
@@ -220,7 +224,7 @@ def test_loads_it_was_not_fitted_to_are_predicted(live: Live, calibration: Calib
 
 def test_kv_pressure_is_predicted(live: Live, calibration: Calibration) -> None:
     document = _passed(live, calibration, "kv pressure", PRESSURE)
-    assert sum(_row(document, "preemptions")["live"]) > 10
+    assert min(_row(document, "preemptions")["live"]) > 50
 
 
 def test_the_steps_of_the_whole_session_are_replayed_exactly(live: Live, calibration: Calibration) -> None:
