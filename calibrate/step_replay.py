@@ -260,7 +260,7 @@ class _Replay:
 
     def _fields(self, step: RecordedStep, batch: InFlightBatch) -> Iterator[tuple[str, Any, Any]]:
         """Yields each field's name, its recorded and its simulated value; causes before effects."""
-        output, pool = batch.output, self.engine.pool
+        output = batch.output
         scheduled = self.engine.scheduler.scheduled_tokens(output)
         yield "requests", step.numbers, tuple(request.request_id for request, _ in scheduled)
         yield "tokens", step.tokens, tuple(num_tokens for _, num_tokens in scheduled)
@@ -269,9 +269,8 @@ class _Replay:
             hits = {number: hit for number, hit in hits.items() if not self.requests[number].num_preemptions}
         yield "hits", step.hits, hits
         contexts = dict(zip(step.numbers, step.contexts, strict=True))
-        pooled = pool.members if pool is not None else {}
-        for request, num_tokens in scheduled:  # of pooled requests, only the sum is kept
-            if request not in pooled:
+        for request, num_tokens in scheduled:  # of those that the pool decoded, only the sum is kept
+            if request in output.num_scheduled_tokens:
                 number = request.request_id
                 yield (
                     f"computed tokens of request {number}",
