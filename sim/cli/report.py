@@ -53,7 +53,7 @@ def report(  # noqa: PLR0917 - typer calls it, by name
     lang: Annotated[str, typer.Option(help="Language: en or pt-BR.")] = "en",
     what_if: Annotated[
         bool | None,
-        typer.Option("--what-if/--no-what-if", help="Simulate changes that may help. Default: if it takes minutes at most."),
+        typer.Option("--what-if/--no-what-if", help="Simulate changes that may help. Default: if that takes minutes."),
     ] = None,
     scenario: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The run's scenario, where its files have to be found.")

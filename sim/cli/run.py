@@ -41,7 +41,7 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     lang: Annotated[str, typer.Option(help="Language of the report: en or pt-BR.")] = "en",
     what_if: Annotated[
         bool | None,
-        typer.Option("--what-if/--no-what-if", help="Simulate changes for the report. Default: if it takes minutes at most."),
+        typer.Option("--what-if/--no-what-if", help="Simulate changes for the report. Default: if that takes minutes."),
     ] = None,
     step_split: Annotated[
         bool, typer.Option("--step-split", help="Say where the step time goes; one more run. With --report always.")
