@@ -4,9 +4,10 @@ A tiny random-weight model on the CPU build of vLLM: real scheduler, API server,
 when the median error of its latencies is within 10 %, or within twice the spread between two runs of the real server;
 preemptions within 20 %, or as the two runs agree. All numbers are printed (run with -s).
 
-How many are preempted depends on the order in which requests come, little else: in simulations of 80 requests sent in a
-random order among the 24 in flight it varies by 12 % (a standard deviation), of 160 by 9 %, of 240 by 6 %. The load
-under pressure has 240, so that its count is a statistic that one swap of two requests does not decide.
+How many are preempted depends on the order in which requests come, and on little else. In simulations where those sent
+at about the same time come in a random order, the count of 80 requests has a standard deviation of 12 %, that of 160 of
+9 %, of 240 of 6 %. The load under pressure has 240. Two that change places (the server does that now and then with two
+whose predecessors ended in the same step) still move its count by up to 12 %, hence the 20 %.
 
 A profile is of the machine as it was. Where other programs come and go, the server of a minute later is another one. So
 the server computes on one thread (several wait for each other, and with them for whatever else runs), server and client
