@@ -60,14 +60,14 @@ def hour() -> list[str]:
 
 def cores() -> list[str]:
     """A sweep of 16 runs of several seconds each, on one core and on two."""
-    path = _scenario(override(single_workload(40_000), {"run.seeds": 16}))
+    path = _scenario(override(single_workload(80_000), {"run.seeds": 16}))
     seconds = {}
     for jobs in (1, 2):
         with tempfile.TemporaryDirectory() as out:
             vary = ("--vary", "server.max_num_seqs=256", "--seeds", "16", "--jobs", str(jobs), "--out", out)
             seconds[jobs] = _seconds("sweep", str(path), *vary)
     return [
-        f"16 runs of 40,000 requests: {seconds[1]:.0f} s on one core ({seconds[1] / 16:.1f} s a run), "
+        f"16 runs of 80,000 requests: {seconds[1]:.0f} s on one core ({seconds[1] / 16:.1f} s a run), "
         f"{seconds[2]:.0f} s on two: {seconds[1] / seconds[2]:.2f} times as fast."
     ]
 
