@@ -191,10 +191,12 @@ def _say(text: str) -> None:
 
 
 def _show(document: dict[str, Any]) -> None:
+    keys = ("median_error_percent", "median_spread_percent", "allowed_percent")  # None: could not be compared
+    error, spread, allowed = ("-" if document[key] is None else f"{document[key]:.1f} %" for key in keys)
+    verdict = "PASS" if document["passed"] else "FAIL"
     _say(
-        f"\n{document['scenario']}: {'PASS' if document['passed'] else 'FAIL'}: median error "
-        f"{document['median_error_percent']:.1f} %, spread {document['median_spread_percent']:.1f} %, allowed "
-        f"{document['allowed_percent']:.1f} % {document['reasons'] or ''}"
+        f"\n{document['scenario']}: {verdict}: median error {error}, spread {spread}, allowed {allowed} "
+        f"{document['reasons'] or ''}"
     )
     for row in document["rows"]:
         numbers = [*row["live"], row["simulated"], row["error_percent"], row["spread_percent"]]
