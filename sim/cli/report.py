@@ -83,12 +83,27 @@ def report(  # noqa: PLR0917 - typer calls it, by name
     if format_ not in (Format.html, Format.md, Format.json):
         _write(_single(inputs.sources, format_, load, seed), out)
         return
+    _check_whole(format_, load, seed)
     for source in inputs.sources if len(inputs.sources) == 1 else ():
         add_what_if(source, what_if, jobs)
     text = _rendered(inputs, format_, lang, _prices(gpu_price, currency))
     if out is None and format_ is Format.html:
         out = (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html"
     _write(text, out)
+
+
+def _check_whole(format_: Format, load: float | None, seed: int | None) -> None:
+    """Refuses to choose a run for a report, which shows them all.
+
+    Raises:
+        UserError: one was chosen.
+    """
+    from sim.errors import UserError
+
+    if load is not None or seed is not None:
+        option = "--load" if load is not None else "--seed"
+        single = ", ".join(each for each in Format if each not in (Format.html, Format.md, Format.json))
+        raise UserError(f"{option}: --format {format_.value} shows all runs; one can be chosen for {single}")
 
 
 def _scenario(path: Path | None) -> Scenario | None:

@@ -49,7 +49,7 @@ def resolve_flags(
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         gpu_memory_utilization=_or(flags.gpu_memory_utilization, 0.92 if release >= since.UTILIZATION_092 else 0.9),
-        block_size=flags.block_size or _block_size(release, gpu, model),
+        block_size=_given_block_size(flags, release, gpu) or _block_size(release, gpu, model),
         enable_prefix_caching=_or(flags.enable_prefix_caching, v1),
         enable_chunked_prefill=chunked,
         long_prefill_token_threshold=flags.long_prefill_token_threshold or 0,
@@ -122,6 +122,20 @@ def _device_defaults(release: Version, gpu: Gpu, num_gpus: int) -> tuple[int, in
     if memory_gib >= 160 and release >= since.HUGE_GPU_DEFAULTS:
         return 1024, 16384
     return 1024 if release >= since.LARGE_GPU_SEQS else 256, 8192
+
+
+def _given_block_size(flags: EngineFlags, release: Version, gpu: Gpu) -> int | None:
+    """Returns the block size that was asked for; the attention kernels of NVIDIA GPUs take multiples of 16.
+
+    (`AttentionBackend.supports_block_size`. The kernels of V0, of AMD GPUs and of CPUs take others.)
+    """
+    size = flags.block_size
+    if size and size % 16 and release >= since.V1_ENGINE and not gpu.is_cpu and not gpu.name.startswith("mi"):
+        raise UserError(
+            f"block_size: {size} tokens fit no attention kernel of an NVIDIA GPU, and vLLM finds no valid attention "
+            "backend; give a multiple of 16"
+        )
+    return size
 
 
 def _block_size(release: Version, gpu: Gpu, model: ModelSpec) -> int:

@@ -54,7 +54,7 @@ def startup_refusal(memory: Measures, layout: KvLayout, flags: ResolvedFlags, re
             f"{_gib(memory.total_gib)} GiB. Here: more GPUs (--tensor-parallel-size) or a quantized checkpoint."
         )
     if memory.pool_gib <= null_blocks * layout.bytes_per_block / GIB:
-        return _no_memory(memory, layout, flags)
+        return _no_memory(memory, layout, flags, null_blocks)
     if layout.blocks_per_request(flags.max_model_len) > usable:
         return _too_long(memory, layout, usable, flags, release)
     if states is not None and flags.max_num_seqs > states and release >= since.STATE_BLOCKS_CHECK:
@@ -75,18 +75,17 @@ def _too_little_free(memory: Measures, flags: ResolvedFlags, free_gib: float) ->
     )
 
 
-def _no_memory(memory: Measures, layout: KvLayout, flags: ResolvedFlags) -> str:
-    needed = memory.used_gib + _request_gib(layout, flags)
-    share = needed / memory.total_gib
-    cure = (
-        f"--gpu-memory-utilization {_up(share)} would hold one request of {flags.max_model_len} tokens"
-        if share <= 1
+def _no_memory(memory: Measures, layout: KvLayout, flags: ResolvedFlags, null_blocks: int) -> str:
+    cure = _larger_pool(memory, layout, flags, null_blocks)
+    would = (
+        f"{cure} would hold one request of {flags.max_model_len} tokens"
+        if cure
         else "no utilization suffices: lower --max-num-batched-tokens, --max-num-seqs or --max-model-len, add GPUs or "
         "quantize"
     )
     return (
         "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the "
-        f"engine. Here: {cure}."
+        f"engine. Here: {would}."
     )
 
 
@@ -98,17 +97,29 @@ def _too_long(memory: Measures, layout: KvLayout, usable: int, flags: ResolvedFl
             f"stored in KV cache ({usable * layout.block_size}). Try increasing `gpu_memory_utilization` or decreasing "
             f"`max_model_len` when initializing the engine. Here: --max-model-len {longest} or less."
         )
-    needed = _request_gib(layout, flags)
-    null_block = layout.bytes_per_block / GIB if release >= since.NULL_BLOCK_CHECK else 0
+    null_blocks = memory.num_blocks - usable
+    available = memory.pool_gib - null_blocks * layout.bytes_per_block / GIB
     estimate = f"Based on the available memory, the estimated maximum model length is {longest}. " if longest else ""
-    share = (memory.used_gib + needed + null_block) / memory.total_gib
-    raise_share = f", or --gpu-memory-utilization {_up(share)} or more" if share <= 1 else ""
+    shorter = f"--max-model-len {longest} or less" if longest else ""
+    larger = _larger_pool(memory, layout, flags, null_blocks)
+    cures = " or ".join(each for each in (shorter, f"{larger} or more" if larger else "") if each)
     return (
-        f"To serve at least one request with the model's max seq len ({flags.max_model_len}), ({_gib(needed)} GiB KV "
-        f"cache is needed, which is larger than the available KV cache memory ({_gib(memory.pool_gib - null_block)} "
-        f"GiB). {estimate}Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the "
-        f"engine. Here: --max-model-len {longest} or less{raise_share}."
+        f"To serve at least one request with the model's max seq len ({flags.max_model_len}), "
+        f"({_gib(_request_gib(layout, flags))} GiB KV cache is needed, which is larger than the available KV cache "
+        f"memory ({_gib(available)} GiB). {estimate}Try increasing `gpu_memory_utilization` or decreasing "
+        f"`max_model_len` when initializing the engine. Here: {cures or 'a GPU with more memory'}."
     )
+
+
+def _larger_pool(memory: Measures, layout: KvLayout, flags: ResolvedFlags, null_blocks: int) -> str:
+    """Returns the flag that decides the pool with the least value that holds one request; empty: none is enough."""
+    num_blocks = layout.blocks_per_request(flags.max_model_len) + null_blocks
+    if flags.num_gpu_blocks_override is not None:
+        return f"--num-gpu-blocks-override {num_blocks}"
+    if flags.kv_cache_memory_bytes is not None:
+        return f"--kv-cache-memory-bytes {num_blocks * layout.bytes_per_block}"
+    share = (memory.used_gib + num_blocks * layout.bytes_per_block / GIB) / memory.total_gib
+    return f"--gpu-memory-utilization {_up(share)}" if share <= 1 else ""
 
 
 def _request_gib(layout: KvLayout, flags: ResolvedFlags) -> float:

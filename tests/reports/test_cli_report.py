@@ -115,6 +115,12 @@ def test_a_run_can_be_chosen(stored: Path) -> None:
     assert chosen != called("report", stored, "--format", "bench").stdout
 
 
+@pytest.mark.parametrize("choice", [("--load", 2), ("--seed", 2)])
+def test_a_report_shows_all_runs(stored: Path, choice: tuple[str, int]) -> None:
+    said = refused("report", stored, "--format", "md", *choice)
+    assert said.startswith(f"{choice[0]}: --format md shows all runs; one can be chosen for bench, ")
+
+
 def test_without_what_if_it_is_left_out(stored: Path) -> None:
     assert "No change was simulated" in called("report", stored, "--format", "md", "--no-what-if").stdout
 

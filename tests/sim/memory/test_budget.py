@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -123,6 +124,27 @@ def test_the_refusal_of_a_context_that_does_not_fit_names_both_flags() -> None:
         "larger than the available KV cache memory ("
     )
     assert f"--max-model-len {result.longest_context} or less" in result.refusal
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [
+        ({"num_gpu_blocks_override": 100}, "num_gpu_blocks_override"),
+        ({"num_gpu_blocks_override": 1}, "num_gpu_blocks_override"),
+        ({"kv_cache_memory_bytes": GIB}, "kv_cache_memory_bytes"),
+        ({"kv_cache_memory_bytes": 1}, "kv_cache_memory_bytes"),
+    ],
+)
+def test_a_pool_set_outright_is_enlarged_by_its_own_flag(values: dict[str, int], flag: str) -> None:
+    common: dict[str, Any] = {"gpu": "rtx-4090", "max_model_len": 32_768}
+    refusal = budget("Qwen2.5-7B", **common, **values).refusal
+    assert refusal is not None
+    assert "--gpu-memory-utilization" not in refusal
+    assert "--max-model-len 0" not in refusal
+    found = re.search(rf"--{flag.replace('_', '-')} (\d+)", refusal)
+    assert found is not None, refusal
+    assert budget("Qwen2.5-7B", **common, **{flag: int(found[1])}).refusal is None
+    assert budget("Qwen2.5-7B", **common, **{flag: int(found[1]) - 1}).refusal is not None
 
 
 def test_the_utilization_that_a_refusal_names_lets_it_start() -> None:

@@ -136,6 +136,14 @@ def test_latent_attention_asks_for_the_blocks_of_its_kernel(gpu: str, size: int)
     assert resolve(gpu, model="DeepSeek-V2-Lite").block_size == size
 
 
+def test_a_block_size_fits_the_kernels_of_the_gpu() -> None:
+    with pytest.raises(UserError, match=r"^block_size: 3 tokens fit no attention kernel .* give a multiple of 16$"):
+        resolve("h100", block_size=3)
+    assert resolve("h100", block_size=48).block_size == 48
+    assert resolve("mi300x", block_size=1).block_size == 1
+    assert resolve("h100", version="0.6.4", block_size=8).block_size == 8
+
+
 def test_the_cpu_takes_blocks_of_128() -> None:
     assert resolve("cpu").block_size == 128
 
