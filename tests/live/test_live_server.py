@@ -13,6 +13,9 @@ A profile is of the machine as it was. Where other programs come and go, the ser
 the server computes on one thread (several wait for each other, and with them for whatever else runs), server and client
 go first where that is allowed, and a load that is missed is tried again, with a profile of its own minute, up to three
 times in all.
+
+With HEADCOUNT_CLOCK_BARS=print, whatever rests on the clock is tried once and printed; a miss is an expected failure.
+What no clock can disturb is asserted all the same: every step of the session is simulated exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import typer
@@ -40,6 +43,7 @@ from calibrate.server_log import read_server_log
 from calibrate.server_section import section_from_log
 from calibrate.step_replay import compare_steps
 from sim.cli.calibrate import calibrate
+from sim.cli.signals import ends_by_signal
 from sim.cli.spot_check import spot_check
 from sim.engine.profile import load_profile
 
@@ -58,7 +62,8 @@ PRESSURE = (
     "prompt_tokens: {uniform: {low: 200, high: 420}}, output_tokens: {uniform: {low: 90, high: 190}}}]}"
 )
 TOLERANCE_PERCENT = 10.0
-ATTEMPTS = 3
+ONLY_PRINTS = os.environ.get("HEADCOUNT_CLOCK_BARS") == "print"
+ATTEMPTS = 1 if ONLY_PRINTS else 3
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         base_url=f"http://127.0.0.1:{port}",
         environment={**CPU_ENVIRONMENT, **recording_environment(steps), "OMP_NUM_THREADS": "1"},
     )
-    with _going_first(), server:
+    with ends_by_signal(), _going_first(), server:  # stopped from outside, it must not leave the server behind
         yield Live(server, steps, folder)
     assert server.process is None
 
@@ -143,7 +148,8 @@ class Calibration:
         seconds = time.monotonic() - began
         _say(f"\n{result.stdout}\ncalibrated in {seconds:.0f} s")
         assert result.exit_code == 0, result.output
-        assert seconds < 300
+        if seconds >= 300:
+            _miss(f"calibrated in {seconds:.0f} s; 300 s at most are promised")
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +165,7 @@ def _passed(live: Live, calibration: Calibration, name: str, workload: str) -> d
         document = _check(live, _scenario(live, calibration.profile, name, workload))
         if document["passed"]:
             return document
-    raise AssertionError(f"{name}: {document['reasons']}, {ATTEMPTS} times")
+    return _miss(f"{name}: {document['reasons']}, tries: {ATTEMPTS}")
 
 
 def _scenario(live: Live, profile: Path, name: str, workload: str) -> Path:
@@ -182,6 +188,13 @@ def _check(live: Live, scenario: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(result.stdout)
     _show(document)
     return document
+
+
+def _miss(what: str) -> NoReturn:
+    """Fails for a bar that rests on the clock, unless these are only printed."""
+    if ONLY_PRINTS:
+        pytest.xfail(what)
+    pytest.fail(what)
 
 
 def _say(text: str) -> None:
@@ -222,7 +235,8 @@ def test_loads_it_was_not_fitted_to_are_predicted(live: Live, calibration: Calib
     document = _passed(live, calibration, name, UNSEEN[name])
     assert document["num_finished"] == document["num_requests"]
     hit_rate = _row(document, "hit_rate")
-    assert hit_rate["simulated"] == pytest.approx(hit_rate["live"][0], abs=0.02)
+    if hit_rate["simulated"] != pytest.approx(hit_rate["live"][0], abs=0.02):  # who comes first depends on the clock
+        _miss(f"hit rate {hit_rate['simulated']:.3f} is predicted, {hit_rate['live'][0]:.3f} was counted")
 
 
 def test_kv_pressure_is_predicted(live: Live, calibration: Calibration) -> None:
