@@ -85,6 +85,7 @@ class Completion:
         token_ids: the tokens, where the server was asked for them and told.
         num_tokens: as the server counts them at the end; None where it did not say.
         num_cached_tokens: prefix hit, where it said.
+        num_closed: times it was sent over a connection that the server had closed before, and then sent again.
         closing_ns: when an event without text closed the answer: its last token, unless the count says otherwise.
     """
 
@@ -92,6 +93,7 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     num_tokens: int | None = None
     num_cached_tokens: int | None = None
+    num_closed: int = 0
     closing_ns: int | None = None
 
 
@@ -116,8 +118,14 @@ class HttpClient:
         # One connection a request, kept alive; no proxy is asked for a server beside this client.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_ALIVE_S)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+        reuse = aiohttp.TraceConfig()
+        reuse.on_connection_reuseconn.append(_note_reuse)
         async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, headers=headers, read_bufsize=_MOST_LINE_BYTES
+            connector=connector,
+            timeout=timeout,
+            headers=headers,
+            read_bufsize=_MOST_LINE_BYTES,
+            trace_configs=[reuse],
         ) as self._session:
             yield self
 
@@ -218,19 +226,35 @@ class HttpClient:
             RequestError: no answer, an answer other than 200, or a stream that breaks off.
         """
         aiohttp = _aiohttp()
-        assert self._session is not None
         completion = Completion() if completion is None else completion
         body = json.dumps(self._body(prompt, max_tokens, priority, want_token_ids))
-        headers = {"Content-Type": "application/json", "X-Request-Id": name}
-        url = self.endpoint.base_url + "/v1/completions"
         try:
-            async with self._session.post(url, data=body, headers=headers) as reply:
+            async with await self._posted(body, name, completion) as reply:
                 if reply.status != 200:
                     raise RequestError(_error_text(reply.status, await reply.text(errors="replace")), reply.status)
                 await self._read_stream(reply.content, completion)
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, ValueError) as error:
             raise RequestError(_plain(error)) from None
         return completion
+
+    async def _posted(self, body: str, name: str, completion: Completion) -> aiohttp.ClientResponse:
+        """Sends a request and returns the reply that begins; again where an old connection turns out to be closed.
+
+        A server closes a connection so long after its last answer. A client that was late to read that answer takes
+        the connection for fresh, and its next request meets a closed door: the server never sees it.
+        """
+        aiohttp = _aiohttp()
+        assert self._session is not None
+        headers = {"Content-Type": "application/json", "X-Request-Id": name}
+        url = self.endpoint.base_url + "/v1/completions"
+        while True:
+            seen: dict[str, bool] = {}
+            try:
+                return await self._session.post(url, data=body, headers=headers, trace_request_ctx=seen)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if not seen.get("is_reused"):
+                    raise
+                completion.num_closed += 1
 
     def _body(self, prompt: Sequence[int], max_tokens: int, priority: int, want_token_ids: bool) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -281,6 +305,12 @@ class HttpClient:
             completion.num_cached_tokens = details.get("cached_tokens")
             if completion.closing_ns is not None and completion.num_tokens == len(completion.token_ns) + 1:
                 completion.token_ns.append(completion.closing_ns)
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, trace: Any, _: Any) -> None:
+    """Notes in a request's own context that it goes over a connection that was used before."""
+    if trace.trace_request_ctx is not None:
+        trace.trace_request_ctx["is_reused"] = True
 
 
 def _aiohttp() -> Any:

@@ -101,7 +101,7 @@ def test_models_that_are_empty_or_cut(call: Call, command: str, models: str) -> 
 def test_a_failure_in_the_middle_keeps_what_came(call: Call, command: str, what: str, words: str) -> None:
     with FakeServer(lambda number: "ok" if number < 14 else what) as server:
         ran = call(command, server.base_url)
-    assert len(server.bodies) < 30
+    assert len(set(server.names)) < 30  # one that was sent again counts once
     if command == "spot-check":
         assert ran.code == 1
         assert words in ran.stdout

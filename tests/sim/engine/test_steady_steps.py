@@ -18,7 +18,7 @@ TEXT = """
 name: drawn
 server:
   model: {model}
-  gpu: h100
+  gpu: mi300x  # takes blocks of any size
   flags:
     max_model_len: {max_model_len}
     max_num_seqs: {max_num_seqs}
