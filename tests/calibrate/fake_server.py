@@ -12,7 +12,7 @@ from typing import Any, Self
 
 Behaviour = Callable[[int], str]
 """From the number of a completion request (0, 1, …) to what becomes of it: ok, 401, 404, 503, hang, cut, garbage,
-close, short (fewer tokens than asked for)."""
+close, once (close unless it is the first of its connection), short (fewer tokens than asked for)."""
 
 TOKEN_S = 0.0005
 
@@ -73,6 +73,7 @@ class _QuietServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server_state: FakeServer
+    num_posts = 0  # over this connection
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -102,6 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
             state.bodies.append(body)
             state.names.append(self.headers.get("X-Request-Id", ""))
         what = state.behaviour(number)
+        self.num_posts += 1
+        if what == "once":
+            what = "ok" if self.num_posts == 1 else "close"
         if what.isdigit():
             self._answer(int(what), json.dumps({"error": {"message": f"refused with {what}"}}))
         elif what == "hang":
