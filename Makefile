@@ -46,7 +46,7 @@ pure:
 
 # Against the real vLLM, in an environment of its own (3.5 GB; x86-64 with AVX2, Python 3.11).
 live: $(VENV)/installed $(VLLM_VENV)/installed
-	HEADCOUNT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest -m live -s tests
+	HEADCOUNT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest -m live -s -rx tests
 
 # The part of it that no clock can disturb: schedules of the real engine in virtual time, and its KV cache sizes.
 live-exact: $(VENV)/installed $(VLLM_VENV)/installed
