@@ -19,6 +19,7 @@ from sim.ollama_deployment import OllamaDeployment
 from sim.results.latency import LATENCIES
 from sim.results.metrics import GroupMetrics, RunMetrics
 from sim.results.objectives import ObjectiveResult, evaluate
+from sim.results.rounding import rounded
 from sim.results.said_once import said_once
 from sim.results.storage import versions
 from sim.scenario.model import Scenario, scenario_hash
@@ -54,7 +55,7 @@ def build_document(
         "scenario": scenario.name,
         "scenario_hash": scenario_hash(scenario),
         "supported_users": {
-            **{name: _number(getattr(result, name)) for name in ("value", "low", "high")},
+            **{name: rounded(getattr(result, name)) for name in ("value", "low", "high")},
             "covers": list(result.covers),
         },
         "unit": result.unit,
@@ -102,10 +103,10 @@ def _search(scenario: Scenario, result: CapacityResult) -> Document | None:
         return None
     return {
         "vary": scenario.search.vary,
-        "from": _number(scenario.search.from_),
-        "to": _number(scenario.search.to),
-        "resolution": _number(result.resolution),
-        "next_load": _number(result.next_load),
+        "from": rounded(scenario.search.from_),
+        "to": rounded(scenario.search.to),
+        "resolution": rounded(result.resolution),
+        "next_load": rounded(result.next_load),
         "ceiling_reached": result.ceiling_reached,
         "num_runs": result.num_runs,
     }
@@ -126,9 +127,9 @@ def _step_times(deployment: AnyDeployment) -> Document:
                 "held_out": table.held_out,
                 "metric": row.metric,
                 "statistic": row.statistic,
-                "measured": _number(row.measured),
-                "predicted": _number(row.predicted),
-                "error_percent": _number(row.error_percent),
+                "measured": rounded(row.measured),
+                "predicted": rounded(row.predicted),
+                "error_percent": rounded(row.error_percent),
             }
             for table in profile.errors
             for row in table.rows
@@ -139,7 +140,7 @@ def _step_times(deployment: AnyDeployment) -> Document:
 def point_document(point: Point) -> Document:
     """Returns one load: means over its seeds, and how each objective was judged."""
     return {
-        "load": _number(point.load),
+        "load": rounded(point.load),
         "seeds": list(point.seeds),
         "window": point.runs[0].window.sentence(),
         **_latencies(point, lambda run: run.total),
@@ -183,9 +184,9 @@ def _latencies(point: Point, group: Callable[[RunMetrics], GroupMetrics]) -> Doc
     for kind in LATENCIES:
         summaries = [group(run).latency[kind] for run in point.runs]
         found[f"{kind}_ms"] = {
-            "mean": _number(mean(each.mean for each in summaries)),
-            **{f"p{q:g}": _number(mean(each.percentiles[q] for each in summaries)) for q in summaries[0].percentiles},
-            "max": _number(mean(each.max for each in summaries)),
+            "mean": rounded(mean(each.mean for each in summaries)),
+            **{f"p{q:g}": rounded(mean(each.percentiles[q] for each in summaries)) for q in summaries[0].percentiles},
+            "max": rounded(mean(each.max for each in summaries)),
         }
     return found
 
@@ -209,12 +210,12 @@ def _objective(result: ObjectiveResult, point: Point) -> Document:
     return {
         "objective": objective.text,
         "name": objective.name,
-        "value": _number(result.value),
+        "value": rounded(result.value),
         "bound": objective.value,
         "met": result.met,
         "shown": None if result.value is None else objective.show(result.value),
         "note": result.note,
-        "per_seed": [_number(each.value) for each in single],
+        "per_seed": [rounded(each.value) for each in single],
     }
 
 
@@ -249,10 +250,10 @@ def _memory(deployment: AnyDeployment) -> Document:
     gib = ("total_gib", "weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
     counts = ("kv_bytes_per_token", "block_size", "num_gpu_blocks", "kv_tokens", "max_model_len", "longest_context")
     return {
-        **{name: _number(getattr(memory, name)) for name in gib},
-        "utilization": _number(memory.utilization),
+        **{name: rounded(getattr(memory, name)) for name in gib},
+        "utilization": rounded(memory.utilization),
         **{name: getattr(memory, name) for name in counts},
-        "max_concurrency": _number(memory.max_concurrency),
+        "max_concurrency": rounded(memory.max_concurrency),
         "max_concurrency_line": memory.max_concurrency_line,
         "estimated": list(memory.estimated),
     }
@@ -275,7 +276,7 @@ def _rate(name: str) -> Callable[[RunMetrics], float | None]:
 
 def _level(point: Point, name: str) -> Document:
     levels = [getattr(run.server, name) for run in point.runs]
-    return {part: _number(mean(getattr(level, part) for level in levels)) for part in ("mean", "max")}
+    return {part: rounded(mean(getattr(level, part) for level in levels)) for part in ("mean", "max")}
 
 
 def _preemptions_per_request(run: RunMetrics) -> float | None:
@@ -287,12 +288,4 @@ def _hit_rate(group: GroupMetrics) -> float | None:
 
 
 def _mean(point: Point, measure: Callable[[RunMetrics], float | None]) -> float | int | None:
-    return _number(point.mean(measure))
-
-
-def _number(value: float | None) -> float | int | None:
-    """Returns six significant digits; whole numbers stay whole, what is not finite becomes None."""
-    if value is None or not math.isfinite(value):
-        return None
-    rounded = float(f"{value:.6g}")
-    return int(value) if value == int(value) else rounded
+    return rounded(point.mean(measure))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from reports.document import Document
 from sim.capacity.loads import own_load, unit_of
+from sim.results.rounding import rounded
 from sim.results.said_once import said_once
 from sim.results.storage import versions
 from sim.scenario.model import Scenario, scenario_hash
@@ -27,7 +26,7 @@ def effects_document(base: Scenario, measures: Sequence[Measure], result: WhatIf
         "format": FORMAT,
         "scenario": base.name,
         "scenario_hash": scenario_hash(base),
-        "load": _number(result.load if result.load is not None else own_load(base)),
+        "load": rounded(result.load if result.load is not None else own_load(base)),
         "unit": unit_of(base),
         "seeds": list(result.seeds),
         "metrics": [{"metric": each.name, "unit": each.unit, "better": each.direction} for each in measures],
@@ -35,7 +34,7 @@ def effects_document(base: Scenario, measures: Sequence[Measure], result: WhatIf
         "baseline": {
             "holds": baseline.holds,
             "broken": baseline.binding,
-            "measures": {each.name: _number(each.of_point(baseline)) for each in measures},
+            "measures": {each.name: rounded(each.of_point(baseline)) for each in measures},
             "shown": {each.name: each.shown(each.of_point(baseline)) for each in measures},
         },
         "changes": [_change(each, measures) for each in result.changes],
@@ -62,12 +61,12 @@ def _change(result: ChangeResult, measures: Sequence[Measure]) -> Document:
 def _effect(measure: Measure, effect: Effect) -> Document:
     share = effect.difference / effect.before if effect.difference is not None and effect.before else None
     return {
-        "before": _number(effect.before),
-        "after": _number(effect.after),
-        "difference": _number(effect.difference),
-        "low": _number(effect.low),
-        "high": _number(effect.high),
-        "share": _number(share),
+        "before": rounded(effect.before),
+        "after": rounded(effect.after),
+        "difference": rounded(effect.difference),
+        "low": rounded(effect.low),
+        "high": rounded(effect.high),
+        "share": rounded(share),
         "clear": effect.is_clear,
         "none": effect.is_none,
         "better": _is_better(measure, effect),
@@ -148,10 +147,3 @@ def _signed(value: float) -> str:
 
 def _verdict(holds: bool | None) -> str:
     return {True: "met", False: "broken", None: ""}[holds]
-
-
-def _number(value: Any) -> float | int | None:
-    """Returns six significant digits; whole numbers stay whole."""
-    if value is None or not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) else float(f"{value:.6g}")

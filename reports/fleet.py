@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.numbers import mean_of, show
 from sim.capacity import Point
-from sim.capacity.point import mean
 from sim.scenario.model import Server
 
 Document = dict[str, Any]
@@ -53,8 +53,8 @@ def fleet(point: Point) -> Document:
     each = []
     for number in range(max(len(use.replicas) for use in uses)):
         present = [use.replicas[number] for use in uses if number < len(use.replicas)]
-        each.append({"replica": number, **{name: _mean(present, name) for name in _EACH}})
-    return {"fleet": {**{name: _mean(uses, name) for name in _TOTALS}, "replicas": each}}
+        each.append({"replica": number, **{name: mean_of(present, name) for name in _EACH}})
+    return {"fleet": {**{name: mean_of(uses, name) for name in _TOTALS}, "replicas": each}}
 
 
 def fleet_lines(document: Document) -> list[str]:
@@ -64,49 +64,29 @@ def fleet_lines(document: Document) -> list[str]:
     if not points or "fleet" not in points[0]:
         return []
     point, use = points[0], points[0]["fleet"]
-    at = "" if point["load"] is None else f" at load {_show(point['load'])}"
+    at = "" if point["load"] is None else f" at load {show(point['load'])}"
     kind = "Replicas" if "replicas" in document["server"] else "Data-parallel engines"
     lines = [f"{kind}{at} (router {document['server']['router']}; latencies in ms, means over the seeds)"]
     rows = [[title for title, _, _ in _COLUMNS]]
-    rows += [[_show(_times(each[key], factor)) for _, key, factor in _COLUMNS] for each in use["replicas"]]
+    rows += [[show(_times(each[key], factor)) for _, key, factor in _COLUMNS] for each in use["replicas"]]
     widths = [max(len(row[index]) for row in rows) for index in range(len(_COLUMNS))]
     lines += [f"  {'  '.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))}" for row in rows]
     if use["fewest_up"] != use["most_up"] or use["num_starts"]:
         lines.append(
-            f"  replicas up: {_show(use['mean_up'])} on average, {_show(use['fewest_up'])} to {_show(use['most_up'])}; "
-            f"{_show(use['num_starts'])} starts; {_show(use['replica_hours'])} replica hours in the whole run"
+            f"  replicas up: {show(use['mean_up'])} on average, {show(use['fewest_up'])} to {show(use['most_up'])}; "
+            f"{show(use['num_starts'])} starts; {show(use['replica_hours'])} replica hours in the whole run"
         )
     if use["num_failures"] or use["num_lost"] or use["num_rerouted"]:
         delay = (
-            f", {_show(use['rerouted_delay_ms'])} ms later on average" if use["rerouted_delay_ms"] is not None else ""
+            f", {show(use['rerouted_delay_ms'])} ms later on average" if use["rerouted_delay_ms"] is not None else ""
         )
         lines.append(
-            f"  failures: {_show(use['num_failures'])}; requests lost {_show(use['num_lost'])}, tried again by clients "
-            f"{_show(use['num_retries'])}, "
-            f"sent to another replica {_show(use['num_rerouted'])}{delay}"
+            f"  failures: {show(use['num_failures'])}; requests lost {show(use['num_lost'])}, tried again by clients "
+            f"{show(use['num_retries'])}, "
+            f"sent to another replica {show(use['num_rerouted'])}{delay}"
         )
     return lines
 
 
 def _times(value: float | None, factor: int) -> float | None:
     return None if value is None else value * factor
-
-
-def _mean(uses: list[Any], name: str) -> float | int | None:
-    return _number(mean(None if (value := getattr(use, name)) is None else float(value) for use in uses))
-
-
-def _number(value: float | None) -> float | int | None:
-    """Returns six significant digits; whole numbers stay whole (see `reports.document`)."""
-    if value is None:
-        return None
-    return int(value) if value == int(value) else float(f"{value:.6g}")
-
-
-def _show(value: float | None) -> str:
-    """Returns three significant digits, whole numbers in full (see `reports.terminal`)."""
-    if value is None:
-        return "-"
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.3g}"

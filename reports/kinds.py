@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from reports.document import Document, build_document, point_document
+from reports.numbers import show
 from sim.capacity.kinds import KindResult
 from sim.deployment import Deployment
 from sim.ollama_deployment import OllamaDeployment
@@ -112,7 +113,7 @@ def _server_line(each: Document) -> str:
     gpus *= server.get("replicas", 1)
     source = result["step_times"]["source"] + ("" if result["calibrated"] else ", UNCALIBRATED")
     per_gpu = "" if each["kind"] == "ollama" or gpus == 1 else " a GPU"
-    weights = f"{_show(result['memory']['weights_gib'])} GiB of weights{per_gpu}"
+    weights = f"{show(result['memory']['weights_gib'])} GiB of weights{per_gpu}"
     version = "" if each["kind"] == "static" else f" {server['version']}"
     return f"  {each['kind']}{version}: {server['model']}, {weights}, on {gpus} x {server['gpu']}; step times: {source}"
 
@@ -130,7 +131,7 @@ def _answers(document: Document, ran: Sequence[Document]) -> list[str]:
         (f"supported {unit}", _supported),
         ("  95 % interval", lambda each: _interval(each["supported_users"])),
         ("  it covers", lambda each: " + ".join(each["supported_users"]["covers"]) or "-"),
-        ("  breaks at", lambda each: _show(each["search"]["next_load"])),
+        ("  breaks at", lambda each: show(each["search"]["next_load"])),
         ("  broken there", lambda each: each["binding_objective"] or "-"),
         ("  bound by", lambda each: each["binding_resource"] or "-"),
     ]
@@ -138,25 +139,25 @@ def _answers(document: Document, ran: Sequence[Document]) -> list[str]:
 
 
 def _supported(result: Document) -> str:
-    value = _show(result["supported_users"]["value"])
+    value = show(result["supported_users"]["value"])
     return f"at least {value}" if result["search"]["ceiling_reached"] else value
 
 
 def _interval(supported: Document) -> str:
     if supported["low"] is None:
         return "-"
-    return f"{_show(supported['low'])} to {_show(supported['high'])}" if supported["high"] is not None else "-"
+    return f"{show(supported['low'])} to {show(supported['high'])}" if supported["high"] is not None else "-"
 
 
 def _held(ran: Sequence[Document]) -> list[str]:
     holds = [each["holds"] for each in ran]
     return [
         _row("  GPUs", [f"{each['gpus']}{' (its own)' if each['dedicated'] else ' (shared)'}" for each in holds]),
-        _row("  memory at no load", [f"{_show(each['memory_gib'])} GiB" for each in holds]),
+        _row("  memory at no load", [f"{show(each['memory_gib'])} GiB" for each in holds]),
         _row("  given back when", [each["until"] for each in holds]),
         _row(
             "  ready after a restart",
-            [f"{_show(each['ready_after_s'])} s{'~' if each['ready_after_is_estimate'] else ''}" for each in holds],
+            [f"{show(each['ready_after_s'])} s{'~' if each['ready_after_is_estimate'] else ''}" for each in holds],
         ),
     ]
 
@@ -182,7 +183,7 @@ def _at_one_load(document: Document, ran: Sequence[Document], index: int) -> lis
     points = [each["same_loads"][index] for each in ran]
     load = points[0]["load"]
     unit = _UNIT_WORDS[document["unit"]]
-    title = "All of them" if load is None else f"All at {_show(load)} {unit.removesuffix('s') if load == 1 else unit}"
+    title = "All of them" if load is None else f"All at {show(load)} {unit.removesuffix('s') if load == 1 else unit}"
     lines = [_row(title, ["" for _ in ran])]
     for name, path, kind in _ROWS:
         lines.append(_row(f"  {name}", [_value(_at(point, path), kind) for point in points]))
@@ -204,17 +205,9 @@ def _value(value: float | None, kind: str) -> str:
         case "ms":
             return f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
         case "%":
-            return f"{_show(100 * value)} %"
-    return _show(value)
+            return f"{show(100 * value)} %"
+    return show(value)
 
 
 def _row(title: str, cells: Sequence[str]) -> str:
     return f"{title:<{_WIDTH}}{''.join(f'{cell:>{_WIDTH}}' for cell in cells)}".rstrip()
-
-
-def _show(value: float | None) -> str:
-    if value is None:
-        return "-"
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.3g}"

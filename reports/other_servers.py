@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.numbers import mean_of
 from sim.capacity import Point
-from sim.capacity.point import mean
 from sim.ollama_deployment import OllamaDeployment
 from sim.results.other_servers import OllamaUse, StaticUse, Waits
+from sim.results.rounding import rounded
 from sim.scenario.model import Server
 
 Document = dict[str, Any]
@@ -44,12 +45,12 @@ def ollama_memory(deployment: OllamaDeployment) -> Document:
     product = f"{slots} x {first.num_ctx:,} tokens = {tokens:,} tokens of context"
     layers = f"{first.num_gpu_layers} of {first.num_layers} layers on the GPU"
     return {
-        "total_gib": _number(total / GIB),
-        "weights_gib": _number(weights / GIB),
+        "total_gib": rounded(total / GIB),
+        "weights_gib": rounded(weights / GIB),
         "activation_gib": 0,
-        "non_torch_gib": _number(max(0.0, everything - context - weights) / GIB),
+        "non_torch_gib": rounded(max(0.0, everything - context - weights) / GIB),
         "graphs_gib": 0,
-        "kv_cache_gib": _number(context / GIB),
+        "kv_cache_gib": rounded(context / GIB),
         "utilization": 1,
         "kv_bytes_per_token": round(first.bytes_per_token),
         "block_size": 1,
@@ -82,53 +83,42 @@ def _ollama(uses: list[OllamaUse]) -> Document:
                 "num_parallel": model.num_parallel,
                 "num_ctx": model.num_ctx,
                 "num_batch": model.num_batch,
-                "context_gib": _number(model.context_bytes / GIB),
-                "gpu_gib": _number(model.gpu_bytes / GIB),
-                "ram_gib": _number(model.ram_bytes / GIB),
+                "context_gib": rounded(model.context_bytes / GIB),
+                "gpu_gib": rounded(model.gpu_bytes / GIB),
+                "ram_gib": rounded(model.ram_bytes / GIB),
                 "gpu_layers": model.num_gpu_layers,
                 "layers": model.num_layers,
             }
             for model in first.models
         ],
         "effective_parallel": first.num_parallel,
-        "context_gib": _number(first.context_gib),
-        "loads": _mean(uses, "num_loads"),
-        "aborted_loads": _mean(uses, "num_aborted_loads"),
-        "evictions": _mean(uses, "num_evictions"),
-        "expired": _mean(uses, "num_expired"),
-        "load_s": _mean(uses, "load_s"),
+        "context_gib": rounded(first.context_gib),
+        "loads": mean_of(uses, "num_loads"),
+        "aborted_loads": mean_of(uses, "num_aborted_loads"),
+        "evictions": mean_of(uses, "num_evictions"),
+        "expired": mean_of(uses, "num_expired"),
+        "load_s": mean_of(uses, "load_s"),
         "wait_for_load": _waits([use.wait_for_load for use in uses]),
         "wait_for_slot": _waits([use.wait_for_slot for use in uses]),
-        "rejected_503": _mean(uses, "num_rejected"),
-        "first_503_s": _number(min((time[0] for time in times), default=None)),
-        "last_503_s": _number(max((time[1] for time in times), default=None)),
-        "eval_tokens_per_s": _mean(uses, "eval_tokens_per_s"),
-        "prompt_tokens_per_s": _mean(uses, "prompt_tokens_per_s"),
-        "context_shifts": _mean(uses, "num_shifts"),
-        "truncated_prompts": _mean(uses, "num_truncated"),
+        "rejected_503": mean_of(uses, "num_rejected"),
+        "first_503_s": rounded(min((time[0] for time in times), default=None)),
+        "last_503_s": rounded(max((time[1] for time in times), default=None)),
+        "eval_tokens_per_s": mean_of(uses, "eval_tokens_per_s"),
+        "prompt_tokens_per_s": mean_of(uses, "prompt_tokens_per_s"),
+        "context_shifts": mean_of(uses, "num_shifts"),
+        "truncated_prompts": mean_of(uses, "num_truncated"),
     }
 
 
 def _waits(waits: list[Waits]) -> Document:
     return {
-        "mean_ms": _mean(waits, "mean"),
-        "p95_ms": _mean(waits, "p95"),
-        "total_s": _mean(waits, "total_s"),
-        "share": _mean(waits, "share"),
+        "mean_ms": mean_of(waits, "mean"),
+        "p95_ms": mean_of(waits, "p95"),
+        "total_s": mean_of(waits, "total_s"),
+        "share": mean_of(waits, "share"),
     }
 
 
 def _static(uses: list[StaticUse]) -> Document:
     names = ("num_batches", "mean_size", "idle_seat_share", "padding_share", "kv_waste_share")
-    return {"reservation": uses[0].reservation, **{name: _mean(uses, name) for name in names}}
-
-
-def _mean(uses: list[Any], name: str) -> float | int | None:
-    return _number(mean(None if (value := getattr(use, name)) is None else float(value) for use in uses))
-
-
-def _number(value: float | None) -> float | int | None:
-    """Returns six significant digits; whole numbers stay whole (see `reports.document`)."""
-    if value is None:
-        return None
-    return int(value) if value == int(value) else float(f"{value:.6g}")
+    return {"reservation": uses[0].reservation, **{name: mean_of(uses, name) for name in names}}

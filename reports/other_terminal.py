@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from reports.numbers import show
+
 Document = dict[str, Any]
 
 
@@ -12,7 +14,7 @@ def other_limits(document: Document) -> list[str]:
     chosen = [point for point in _decisive(document) if "ollama" in point or "static" in point]
     lines: list[str] = []
     for point in chosen:
-        at = "" if point["load"] is None else f" at load {_show(point['load'])}"
+        at = "" if point["load"] is None else f" at load {show(point['load'])}"
         if "ollama" in point:
             lines += [f"Ollama's own limits{at} (means over the seeds)", *_ollama(point["ollama"])]
         else:
@@ -47,41 +49,39 @@ def _decisive(document: Document) -> list[Document]:
 
 def _ollama(use: Document) -> list[str]:
     lines = [_model(model) for model in use["models"]]
-    aborted = f", {_show(use['aborted_loads'])} aborted" if use["aborted_loads"] else ""
+    aborted = f", {show(use['aborted_loads'])} aborted" if use["aborted_loads"] else ""
     lines.append(
-        f"  {_count(use['loads'], 'load')} ({_show(use['load_s'])} s of loading{aborted}), "
-        f"{_count(use['evictions'], 'eviction')}, {_show(use['expired'])} unloaded by keep-alive"
+        f"  {_count(use['loads'], 'load')} ({show(use['load_s'])} s of loading{aborted}), "
+        f"{_count(use['evictions'], 'eviction')}, {show(use['expired'])} unloaded by keep-alive"
     )
     for name, wait in (("load", use["wait_for_load"]), ("slot", use["wait_for_slot"])):
         lines.append(
             f"  waiting for a {name}: mean {_time(wait['mean_ms'])}, p95 {_time(wait['p95_ms'])}, "
-            f"{_show(wait['total_s'])} s in all, {_percent(wait['share'])} of the answers"
+            f"{show(wait['total_s'])} s in all, {_percent(wait['share'])} of the answers"
         )
-    when = f", from {_show(use['first_503_s'])} s to {_show(use['last_503_s'])} s" if use["rejected_503"] else ""
-    lines.append(f"  503 (server busy): {_show(use['rejected_503'])}{when}")
+    when = f", from {show(use['first_503_s'])} s to {show(use['last_503_s'])} s" if use["rejected_503"] else ""
+    lines.append(f"  503 (server busy): {show(use['rejected_503'])}{when}")
     lines.append(
-        f"  eval_count / eval_duration {_show(use['eval_tokens_per_s'])} tokens/s, prompt_eval_count / "
-        f"prompt_eval_duration {_show(use['prompt_tokens_per_s'])} tokens/s (medians)"
+        f"  eval_count / eval_duration {show(use['eval_tokens_per_s'])} tokens/s, prompt_eval_count / "
+        f"prompt_eval_duration {show(use['prompt_tokens_per_s'])} tokens/s (medians)"
     )
     if use["truncated_prompts"] or use["context_shifts"]:
         lines.append(
-            f"  {_show(use['truncated_prompts'])} prompts cut to the context, {_show(use['context_shifts'])} context "
+            f"  {show(use['truncated_prompts'])} prompts cut to the context, {show(use['context_shifts'])} context "
             "shifts"
         )
     return lines
 
 
 def _model(model: Document) -> str:
-    context = (
-        f"{_count(model['num_parallel'], 'slot')} x {model['num_ctx']:,} tokens, {_show(model['context_gib'])} GiB"
-    )
+    context = f"{_count(model['num_parallel'], 'slot')} x {model['num_ctx']:,} tokens, {show(model['context_gib'])} GiB"
     layers = f"{model['gpu_layers']} of {model['layers']} layers on the GPU"
     return f"  {model['name']}: {context} of context; {layers}, num_batch {model['num_batch']}"
 
 
 def _static(use: Document) -> list[str]:
     return [
-        f"  {_show(use['num_batches'])} batches of {_show(use['mean_size'])} requests; seats computed for nobody "
+        f"  {show(use['num_batches'])} batches of {show(use['mean_size'])} requests; seats computed for nobody "
         f"{_percent(use['idle_seat_share'])}, padding {_percent(use['padding_share'])} of the prompt tokens",
         f"  KV memory reserved ({use['reservation']}) and empty: {_percent(use['kv_waste_share'])}",
     ]
@@ -94,16 +94,8 @@ def _time(milliseconds: float | None) -> str:
 
 
 def _count(number: float, thing: str) -> str:
-    return f"{_show(number)} {thing}{'' if number == 1 else 's'}"
+    return f"{show(number)} {thing}{'' if number == 1 else 's'}"
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.3g} %"
-
-
-def _show(value: float | None) -> str:
-    if value is None:
-        return "-"
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.3g}"

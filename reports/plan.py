@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from reports.numbers import show
 from sim.planning import Check, Plan, PlanRow
+from sim.results.rounding import rounded
 from sim.results.storage import versions
 from sim.scenario.model import Scenario, scenario_hash
 
@@ -47,8 +48,8 @@ def _row(row: PlanRow) -> Document:
         "tensor_parallel_size": candidate.tensor_parallel_size,
         "replicas": row.replicas,
         "gpus": row.num_gpus,
-        "price_per_hour": _number(row.price_per_hour),
-        "one_replica": _number(row.one_replica),
+        "price_per_hour": rounded(row.price_per_hour),
+        "one_replica": rounded(row.one_replica),
         "one_replica_at_least": row.at_least,
         "at_peak": _check(row.peak),
         "one_lost": _check(row.loss),
@@ -67,13 +68,13 @@ def _check(check: Check | None) -> Document | None:
         return None
     return {
         "replicas": check.replicas,
-        "load": _number(check.load),
+        "load": rounded(check.load),
         "holds": check.holds,
         "nearest": check.nearest.text,
         "name": check.nearest.name,
-        "value": _number(check.value),
+        "value": rounded(check.value),
         "shown": None if check.value is None else check.nearest.show(check.value),
-        "share_of_bound": _number(check.excess) if math.isfinite(check.excess) else None,
+        "share_of_bound": rounded(check.excess),
         "overloaded": check.overloaded,
         "warnings": list(check.warnings),
     }
@@ -87,13 +88,13 @@ def render_plan(document: Document) -> str:
 
 def _head(document: Document) -> list[str]:
     unit = _UNITS[document["unit"]]
-    lost = f"; with one replica lost, {_show(document['load'])} must still hold" if document["survive_loss"] else ""
+    lost = f"; with one replica lost, {show(document['load'])} must still hold" if document["survive_loss"] else ""
     number = len(document["seeds"])
     means = f"means over {number} seeds" if number > 1 else "one seed"
     answer = "interrupted: " if document["interrupted"] else "" if document["holds"] else "nothing holds: "
     lines = [
-        f"{answer}{document['scenario']}: {_show(document['load'])} {unit}, {_show(document['peak'])} at the peak "
-        f"(factor {_show(document['peak_factor'])}){lost}",
+        f"{answer}{document['scenario']}: {show(document['load'])} {unit}, {show(document['peak'])} at the peak "
+        f"(factor {show(document['peak_factor'])}){lost}",
         f"  objectives ({means}): {', '.join(document['objectives'])}",
     ]
     if not document["prices_per_gpu_hour"]:
@@ -125,7 +126,7 @@ def _table(document: Document) -> list[str]:
         least = "at least " if row["one_replica_at_least"] else ""
         rows.append([
             "-" if row["price_per_hour"] is None else f"{row['price_per_hour']:.2f}", str(row["replicas"]),
-            _name(row), str(row["gpus"]), f"{least}{_show(row['one_replica'])}", _measured(row["at_peak"]),
+            _name(row), str(row["gpus"]), f"{least}{show(row['one_replica'])}", _measured(row["at_peak"]),
             _measured(row["one_lost"]), profile,
         ])  # fmt: skip
     widths = [max(len(row[index]) for row in rows) for index in range(len(header))]
@@ -156,7 +157,7 @@ def _without(document: Document) -> list[str]:
     rows = [row for row in document["deployments"] if row["replicas"] is None]
     lines = []
     for row in rows:
-        broken = f": {_measured(row['broken'])} at {_show(row['broken']['load'])}" if row["broken"] else ""
+        broken = f": {_measured(row['broken'])} at {show(row['broken']['load'])}" if row["broken"] else ""
         lines.append(f"  {_name(row)}: {row['problem']}{broken}")
     return ["Candidates that do not", *lines] if lines else []
 
@@ -178,16 +179,3 @@ def _commands(document: Document) -> list[str]:
     notes = dict.fromkeys(note for row in document["deployments"] for note in row["notes"])
     lines = ["Run one alone, at the peak", *(f"  {row['command']}" for row in rows)] if rows else []
     return [*lines, *(f"  {note}" for note in notes)]
-
-
-def _number(value: float | None) -> float | int | None:
-    """Returns six significant digits; whole numbers stay whole (see `reports.document`)."""
-    if value is None:
-        return None
-    return int(value) if value == int(value) else float(f"{value:.6g}")
-
-
-def _show(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"

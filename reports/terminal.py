@@ -6,6 +6,7 @@ from typing import Any
 
 from reports.document import Document, is_plural
 from reports.fleet import fleet_lines
+from reports.numbers import show
 from reports.other_terminal import gpus_of_ollama, memory_title, other_limits, other_settings
 from reports.step_split import step_split_lines
 
@@ -81,7 +82,7 @@ def _searched_answer(document: Document) -> str:
     if search["ceiling_reached"]:
         return f"at least {_load(value, document)} supported: the search ended there (search.to) and nothing broke"
     low, high = document["supported_users"]["low"], document["supported_users"]["high"]
-    interval = f" (95 % interval {_show(low)} to {_show(high)})" if low is not None else " (one seed: no interval)"
+    interval = f" (95 % interval {show(low)} to {show(high)})" if low is not None else " (one seed: no interval)"
     return f"{_load(value, document)} supported{interval}"
 
 
@@ -166,7 +167,7 @@ def _errors(times: Document) -> str:
     if not rows:
         return "errors not stated"
     sizes = sorted(abs(row["error_percent"]) for row in rows)
-    return f"errors on {seen}: median {_show(sizes[len(sizes) // 2])} %, largest {_show(sizes[-1])} %"
+    return f"errors on {seen}: median {show(sizes[len(sizes) // 2])} %, largest {show(sizes[-1])} %"
 
 
 def _flags(flags: Document) -> str:
@@ -185,7 +186,7 @@ def _runs(document: Document) -> str:
     if document["search"] is None:
         return f"{len(seeds)}, {named}"
     value, after = document["supported_users"]["value"], document["search"]["next_load"]
-    enclosed = f"; {_show(value)} holds, the next load tried, {_show(after)}, does not" if value and after else ""
+    enclosed = f"; {show(value)} holds, the next load tried, {show(after)}, does not" if value and after else ""
     return f"{document['search']['num_runs']}, {named}, the same requests at every load{enclosed}"
 
 
@@ -232,7 +233,7 @@ def _row(point: Document) -> list[str]:
         value: Any = point
         for key in path:
             value = value[key]
-        cells.append(_show(100 * value if title in _SHARES and value is not None else value))
+        cells.append(show(100 * value if title in _SHARES and value is not None else value))
     return [*cells, str(len(point["seeds"])), _verdict(point)]
 
 
@@ -265,7 +266,7 @@ def _memory(document: Document) -> list[str]:
     )
     lines = [
         memory_title(document),
-        f"  {gib('total_gib')} x {_show(memory['utilization'])}: {taken}, KV cache {gib('kv_cache_gib')}",
+        f"  {gib('total_gib')} x {show(memory['utilization'])}: {taken}, KV cache {gib('kv_cache_gib')}",
         f"  {memory['num_gpu_blocks']} blocks of {memory['block_size']}: {memory['kv_tokens']:,} tokens, "
         f"longest context that fits {memory['longest_context']:,}",
     ]
@@ -280,17 +281,8 @@ def _warnings(document: Document) -> list[str]:
 def _load(load: float | None, document: Document) -> str:
     if load is None:
         return "its own load"
-    return f"{_show(load)} {_WORDS[document['unit']][load != 1]}"
+    return f"{show(load)} {_WORDS[document['unit']][load != 1]}"
 
 
 def _percent(share: float) -> str:
-    return f"{_show(100 * share)} %"
-
-
-def _show(value: float | None) -> str:
-    """Returns three significant digits, whole numbers in full; a dash where there is no value."""
-    if value is None:
-        return "-"
-    if value == int(value) or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{show(100 * share)} %"

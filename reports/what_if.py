@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from reports.document import Document
 from reports.source import Source
@@ -16,6 +15,7 @@ from sim.capacity import CapacityResult, NoDataError, Point, Simulate, find_capa
 from sim.capacity.runs import Runs
 from sim.deployment import AnyDeployment, Deployment, plan, plan_server
 from sim.errors import UserError
+from sim.results.rounding import rounded
 from sim.scenario.load import override
 from sim.scenario.model import Scenario
 
@@ -120,11 +120,11 @@ def _outcome(result: CapacityResult) -> Document:
         (point for point in result.points if point.load == result.value), None
     )  # fmt: skip
     judged = [
-        {"objective": each.objective.text, "value": _number(each.value), "met": each.met}
+        {"objective": each.objective.text, "value": rounded(each.value), "met": each.met}
         for each in (point.results if point is not None else ())
     ]
     return {
-        "value": _number(result.value), "low": _number(result.low), "high": _number(result.high),
+        "value": rounded(result.value), "low": rounded(result.low), "high": rounded(result.high),
         "ceiling_reached": result.ceiling_reached, "met": result.supported,
         "binding_objective": result.binding_objective,
         "binding_resource": result.diagnosis.resource if result.diagnosis else None,
@@ -161,18 +161,11 @@ def _sensitivity(world: _World, deployment: Deployment) -> list[Document]:
             found.append(row | {"ttft_p95_ms": None, "itl_p95_ms": None, "preemptions": None, "met": None})
             continue
         point = Runs(changed, world.simulate, seeds, world.jobs).point(world.source.shown_load)
-        measured = {f"{kind}_p95_ms": _number(_p95(point, kind)) for kind in ("ttft", "itl")}
+        measured = {f"{kind}_p95_ms": rounded(_p95(point, kind)) for kind in ("ttft", "itl")}
         preemptions = point.mean(lambda run: float(run.server.num_preemptions))
-        found.append(row | measured | {"preemptions": _number(preemptions), "met": point.holds})
+        found.append(row | measured | {"preemptions": rounded(preemptions), "met": point.holds})
     return found
 
 
 def _p95(point: Point, kind: str) -> float | None:
     return point.mean(lambda run: run.total.latency[kind].percentiles[95.0])
-
-
-def _number(value: Any) -> Any:
-    """Returns six significant digits; whole numbers stay whole."""
-    if value is None:
-        return None
-    return int(value) if value == int(value) else float(f"{value:.6g}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sim.capacity import CapacityResult, Point
 from sim.capacity.diagnosis import diagnose
+from sim.results.rounding import rounded
 from sim.results.said_once import said_once
 from sim.scenario.model import Scenario
 from sim.search.measures import Measure, Prices, answer_point
@@ -91,8 +91,8 @@ class Judge:
         return Outcome(
             **{
                 **asdict(outcome),
-                "low": _number(result.low),
-                "high": _number(result.high),
+                "low": rounded(result.low),
+                "high": rounded(result.high),
                 "ceiling_reached": result.ceiling_reached,
                 "binding_objective": result.binding_objective,
                 "binding_resource": diagnosis.resource if diagnosis else None,
@@ -109,9 +109,9 @@ class Judge:
         diagnosis = diagnose(point)
         preemptions = point.mean(lambda run: float(run.server.num_preemptions)) or 0.0
         return Outcome(
-            measures={name: _number(value) for name, value in measured.items()},
+            measures={name: rounded(value) for name, value in measured.items()},
             violations=self._violations(point, preemptions, list(measured.values())),
-            load=_number(point.load),
+            load=rounded(point.load),
             binding_objective=point.binding,
             binding_resource=diagnosis.resource if diagnosis else None,
             preemptions=preemptions,
@@ -138,10 +138,3 @@ class Judge:
         if PREEMPTIONS in self.required:
             found[PREEMPTIONS] = preemptions
         return found | {NO_DATA: float(any(value is None for value in values))}
-
-
-def _number(value: float | None) -> float | int | None:
-    """Returns six significant digits, as `headcount run --json` prints them; whole numbers stay whole."""
-    if value is None or not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) else float(f"{value:.6g}")

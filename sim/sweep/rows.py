@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from sim.capacity.point import mean
 from sim.results.latency import LATENCIES
 from sim.results.metrics import RunMetrics
 from sim.results.objectives import evaluate
+from sim.results.rounding import rounded
 from sim.sweep.axes import as_text
 from sim.sweep.points import SweepPoint
 from sim.sweep.run import PointResult
@@ -41,7 +41,7 @@ def point_row(result: PointResult) -> Row:
         return row
     numbers = [run_numbers(run) for run in judged.runs]
     names = dict.fromkeys(name for each in numbers for name in each)
-    row |= {name: _number(mean(each.get(name) for each in numbers)) for name in names}
+    row |= {name: rounded(mean(each.get(name) for each in numbers)) for name in names}
     for objective in judged.results:
         row |= _objective(objective.objective.text, objective.value, objective.met)
     return row
@@ -54,7 +54,7 @@ def run_rows(result: PointResult) -> list[Row]:
     for seed, run in zip(judged.seeds, judged.runs, strict=True) if judged else ():
         row = _identity(result.point) | {"seed": seed, "status": "ok", "cause": "", "calibrated": run.calibrated}
         row["overloaded"] = run.overload is not None
-        row |= {name: _number(value) for name, value in run_numbers(run).items()}
+        row |= {name: rounded(value) for name, value in run_numbers(run).items()}
         assert result.point.scenario is not None, f"point {result.point.number} was simulated without a scenario"
         for each in evaluate(result.point.scenario.objectives, run):
             row |= _objective(each.objective.text, each.value, each.met)
@@ -123,14 +123,7 @@ def _resource(judged: Point | None) -> str | None:
 
 def _objective(text: str, value: float | None, met: bool | None) -> Mapping[str, Any]:
     """Returns the measure in the objective's own unit (s, share, per s, count), and whether it is met."""
-    return {f"measured[{text}]": _number(value), f"met[{text}]": met}
-
-
-def _number(value: float | None) -> float | int | None:
-    """Returns six significant digits; whole numbers stay whole, what is not finite becomes None."""
-    if value is None or not math.isfinite(value):
-        return None
-    return int(value) if value == int(value) else float(f"{value:.6g}")
+    return {f"measured[{text}]": rounded(value), f"met[{text}]": met}
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:
