@@ -26,6 +26,7 @@ from calibrate.recorded_engine import engine_configs
 from calibrate.replay_server import ServerChoice
 from calibrate.step_record import StepRecord, step_durations_ns
 from sim.api_server import AdmissionLimits, ApiServer
+from sim.deployment import new_run
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run as run_engine
 from sim.engine.profile import ClientSide, ErrorTable, MeasuredError, Profile
@@ -196,15 +197,7 @@ def _client_side(latency: MeasuredLatency) -> ClientSide:
 def simulate_like(record: StepRecord, workload: Workload, model: StepTimeModel, latency: ClientLatency) -> RunRecord:
     """Simulates a workload on the engine that a step record was made in."""
     scheduler_config, cache_config = engine_configs(record)
-    run = RunRecord(
-        class_names=workload.class_names,
-        num_gpu_blocks=cache_config.num_gpu_blocks,
-        block_size=cache_config.block_size,
-        max_num_seqs=scheduler_config.max_num_seqs,
-        max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
-        num_replicas=1,
-        calibrated=model.calibrated,
-    )
+    run = new_run(workload, scheduler_config, cache_config, calibrated=model.calibrated)
     engine = EngineCore(scheduler_config, cache_config, model)
     limits = AdmissionLimits(max_model_len=scheduler_config.max_model_len)
     run.end_ns = run_engine(engine, ApiServer(workload, engine, run, limits=limits, latency=latency))

@@ -9,7 +9,7 @@ from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from sim.errors import UserError
 
-_SCHEDULER_KEYS = (
+SCHEDULER_KEYS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "max_model_len",
@@ -22,7 +22,8 @@ _SCHEDULER_KEYS = (
     "watermark",
     "scheduler_reserve_full_isl",
 )
-_CACHE_KEYS = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
+CACHE_KEYS = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
+"""What step records and recorded schedules say of an engine, by the names that its configurations have here."""
 
 
 def engine_configs(record: StepRecord) -> tuple[SchedulerConfig, CacheConfig]:
@@ -33,10 +34,10 @@ def engine_configs(record: StepRecord) -> tuple[SchedulerConfig, CacheConfig]:
     """
     server = record.server
     longest = max((r.num_prompt_tokens + r.max_tokens for r in record.added), default=1)
-    flags = {"max_model_len": longest + 1, **{key: server[key] for key in _SCHEDULER_KEYS if key in server}}
+    flags = {"max_model_len": longest + 1, **{key: server[key] for key in SCHEDULER_KEYS if key in server}}
     try:
         groups = tuple(_kv_spec(record, *group) for group in server.get("kv_groups", [["full", None]]))
-        cache_flags = {key: server[key] for key in _CACHE_KEYS}
+        cache_flags = {key: server[key] for key in CACHE_KEYS}
         return SchedulerConfig(**flags), CacheConfig(**cache_flags, kv_cache_groups=groups)
     except (KeyError, TypeError, ValueError) as error:
         reason = f"missing {error}" if isinstance(error, KeyError) else str(error)

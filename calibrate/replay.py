@@ -15,7 +15,7 @@ from calibrate.comparison import Comparison, Row, compare, predicted_latencies
 from calibrate.readers.ladder import Rung
 from calibrate.readers.measured import MeasuredRun
 from sim.api_server import ApiServer
-from sim.deployment import Deployment
+from sim.deployment import Deployment, new_run
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run as run_engine
 from sim.engine.step_time import ClientLatency, StepTimeModel
@@ -118,8 +118,9 @@ def simulate_requests(
 ) -> RunRecord:
     """Runs recorded requests through a server; the records come back in the order of the requests."""
     workload = _workload(requests, max_concurrency)
-    record = _new_record(workload, deployment, is_calibrated=model.calibrated)
-    engine = EngineCore(deployment.scheduler_config, deployment.cache_config, model)
+    scheduler_config, cache_config = deployment.scheduler_config, deployment.cache_config
+    record = new_run(workload, scheduler_config, cache_config, calibrated=model.calibrated)
+    engine = EngineCore(scheduler_config, cache_config, model)
     server = ApiServer(workload, engine, record, limits=deployment.limits, latency=latency)
     record.end_ns = run_engine(engine, server)
     record.arrivals_end_ns = workload.arrivals_end_ns
@@ -144,23 +145,11 @@ def simulate_ranks(
     """
     workload = _workload(requests, max_concurrency)
     server = deployment.server.model_copy(update={"data_parallel_size": num_ranks})
-    record = _new_record(workload, deployment, is_calibrated=deployment.step_time_model().calibrated)
+    calibrated = deployment.step_time_model().calibrated
+    record = new_run(workload, deployment.scheduler_config, deployment.cache_config, calibrated=calibrated)
     fleet = Fleet(replace(deployment, server=server), workload, record)
     fleet.run()
     return _in_order(record), tuple(fleet.out_of_range())
-
-
-def _new_record(workload: Workload, deployment: Deployment, *, is_calibrated: bool) -> RunRecord:
-    cache, scheduler = deployment.cache_config, deployment.scheduler_config
-    return RunRecord(
-        class_names=workload.class_names,
-        num_gpu_blocks=cache.num_gpu_blocks,
-        block_size=cache.block_size,
-        max_num_seqs=scheduler.num_seats,
-        max_num_batched_tokens=scheduler.max_num_batched_tokens,
-        num_replicas=1,
-        calibrated=is_calibrated,
-    )
 
 
 def _in_order(record: RunRecord) -> RunRecord:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calibrate.recorded_engine import CACHE_KEYS, SCHEDULER_KEYS
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.kv_cache_coordinator import Blocks
 from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec, get_kv_cache_groups
@@ -25,20 +26,6 @@ Json = dict[str, Any]
 AbortOrders = Mapping[int, Sequence[int]]
 """For some groups of requests aborted together: the order in which to free them, as places in the group."""
 
-_SCHEDULER_KEYS = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "enable_chunked_prefill",
-    "long_prefill_token_threshold",
-    "long_prefill_token_threshold_adaptive",
-    "policy",
-    "async_scheduling",
-    "max_num_active_seqs",
-    "watermark",
-    "scheduler_reserve_full_isl",
-)
-_CACHE_KEYS = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
 _US = 1_000
 _FIRST_OUTPUT_STREAM = 1 << 40  # far above the streams that cases name
 
@@ -103,12 +90,12 @@ class _StoppedError(Exception):
 def _build_engine(case: Json, reference: bool) -> EngineCore:
     flags = dict(case["engine"])
     layers = flags.pop("kv_layers", [["full", 1]])
-    unknown = sorted(flags.keys() - set(_SCHEDULER_KEYS) - set(_CACHE_KEYS))
+    unknown = sorted(flags.keys() - set(SCHEDULER_KEYS) - set(CACHE_KEYS))
     if unknown:
-        raise ValueError(f"unknown engine keys {unknown}; known: {sorted((*_SCHEDULER_KEYS, *_CACHE_KEYS))}")
-    scheduler_config = SchedulerConfig(**{key: value for key, value in flags.items() if key in _SCHEDULER_KEYS})
+        raise ValueError(f"unknown engine keys {unknown}; known: {sorted((*SCHEDULER_KEYS, *CACHE_KEYS))}")
+    scheduler_config = SchedulerConfig(**{key: value for key, value in flags.items() if key in SCHEDULER_KEYS})
     groups = get_kv_cache_groups([(_layer_spec(*layer), layer[1]) for layer in layers])
-    cache_flags = {key: value for key, value in flags.items() if key in _CACHE_KEYS}
+    cache_flags = {key: value for key, value in flags.items() if key in CACHE_KEYS}
     cache_config = CacheConfig(**cache_flags, kv_cache_groups=groups)
     needed = blocks_for_one_request(scheduler_config, cache_config)
     if needed > cache_config.num_gpu_blocks - 1:

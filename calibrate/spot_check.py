@@ -16,7 +16,7 @@ from calibrate.metrics_scrape import ServerMetrics
 from calibrate.spot_comparison import Repeat, SpotCheck, compare
 from calibrate.token_text import TokenText
 from sim.api_server import ApiServer
-from sim.deployment import Deployment, plan
+from sim.deployment import Deployment, new_run, plan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run as run_engine
 from sim.errors import UserError
@@ -114,16 +114,9 @@ def simulate_exactly(scenario: Scenario, deployment: Deployment) -> RunRecord:
     """Simulates a scenario's requests as they are sent to a real server: each asks for the tokens it will get."""
     workload = _workload(scenario, deployment)
     model = deployment.step_time_model()
-    run = RunRecord(
-        class_names=workload.class_names,
-        num_gpu_blocks=deployment.cache_config.num_gpu_blocks,
-        block_size=deployment.cache_config.block_size,
-        max_num_seqs=deployment.scheduler_config.max_num_seqs,
-        max_num_batched_tokens=deployment.scheduler_config.max_num_batched_tokens,
-        num_replicas=1,
-        calibrated=model.calibrated,
-    )
-    engine = EngineCore(deployment.scheduler_config, deployment.cache_config, model)
+    scheduler_config, cache_config = deployment.scheduler_config, deployment.cache_config
+    run = new_run(workload, scheduler_config, cache_config, calibrated=model.calibrated)
+    engine = EngineCore(scheduler_config, cache_config, model)
     server = ApiServer(workload, engine, run, limits=deployment.limits, latency=deployment.latency)
     run.end_ns = run_engine(engine, server)
     run.warnings += [*deployment.warnings, *workload.warnings, *server.warnings(), *model.out_of_range()]

@@ -17,7 +17,7 @@ from sim.engine.engine_time import EngineTime
 from sim.engine.steady_steps import SteadySteps
 from sim.engine.step_time import ClientLatency
 from sim.records import Outcome, RequestRecord, RunRecord
-from sim.workload.client import ClientRequest, Workload
+from sim.workload.client import ClientRequest, Workload, new_record
 
 _MOST_USERS = 20_000  # whose last request is remembered: a trace may name a million
 _SPARE_DEADLINES = 256
@@ -320,26 +320,4 @@ class ApiServer:
         steps.num_preempted.append(len(batch.output.preempted))
         steps.prefix_queries.append(batch.output.num_prefix_queries)
         steps.prefix_hits.append(batch.output.num_prefix_hits)
-        itl = self.run.itl
-        for (class_id, gap_ns), count in outputs.gaps.items():
-            itl.end_ns.append(batch.end_ns)
-            itl.gap_ns.append(gap_ns)
-            itl.class_id.append(class_id)
-            itl.count.append(count)
-
-
-def new_record(client: ClientRequest, arrival_ns: int, replica: int) -> RequestRecord:
-    """Returns the record of a request that has just arrived."""
-    return RequestRecord(
-        request_id=client.request_id,
-        class_id=client.class_id,
-        user_id=client.user_id,
-        turn=client.turn,
-        replica=replica,
-        queued_ns=client.queued_ns,
-        sent_ns=client.sent_ns,
-        num_prompt_tokens=client.num_prompt_tokens,
-        max_tokens=client.max_tokens,
-        arrival_ns=arrival_ns,
-        attempt=client.attempt,
-    )
+        self.run.itl.add(batch.end_ns, outputs.gaps)

@@ -14,18 +14,18 @@ from sim.engine.step_time import ClientLatency, StepTimeModel
 from sim.errors import UserError
 from sim.hardware import Gpu, find_gpu
 from sim.memory import (
-    EngineFlags,
     MemoryBudget,
-    MemoryOverrides,
     ResolvedFlags,
-    ServerSpec,
     memory_budget,
     request_never_fits,
 )
 from sim.memory.version import parse_version
 from sim.models import ModelSpec, find_model
 from sim.ollama_deployment import OllamaDeployment, plan_ollama
+from sim.records import RunRecord
 from sim.scenario.model import Scenario, Server
+from sim.server_spec import server_spec
+from sim.workload.client import Workload
 
 MAX_TOKENS_CUT = (0, 32, 0)
 """max_tokens is cut to what the context leaves: 0.20 still answers 400 (issue 42474), 0.32 cuts (its source)."""
@@ -162,15 +162,18 @@ def plan_server(scenario: Scenario) -> AnyDeployment:
     return plan_ollama(scenario) if scenario.server.kind == "ollama" else plan(scenario)
 
 
-def server_spec(server: Server) -> ServerSpec:
-    """Returns a scenario's server as the memory budget takes it."""
-    return ServerSpec(
-        version=server.version,
-        tensor_parallel_size=server.tensor_parallel_size,
-        pipeline_parallel_size=server.pipeline_parallel_size,
-        data_parallel_size=server.data_parallel_size,
-        flags=EngineFlags(**server.flags.model_dump()),
-        memory=MemoryOverrides(**server.memory.model_dump()),
+def new_run(
+    workload: Workload, scheduler_config: SchedulerConfig, cache_config: CacheConfig, *, calibrated: bool
+) -> RunRecord:
+    """Returns the empty record of a run on one engine."""
+    return RunRecord(
+        class_names=workload.class_names,
+        num_gpu_blocks=cache_config.num_gpu_blocks,
+        block_size=cache_config.block_size,
+        max_num_seqs=scheduler_config.num_seats,
+        max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
+        num_replicas=1,
+        calibrated=calibrated,
     )
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sim.engine.step_time import ClientLatency
 from sim.records import Outcome, RequestRecord, RunRecord
-from sim.workload.client import ClientRequest, Workload
+from sim.workload.client import ClientRequest, Workload, new_record
 
 
 @dataclass(slots=True)
@@ -123,29 +122,8 @@ class Frontend:
         steps.prefix_queries.append(prefix[0])
         steps.prefix_hits.append(prefix[1])
 
-    def log_gaps(self, end_ns: int, gaps: Mapping[tuple[int, int], int]) -> None:
-        """Writes the gaps before the tokens that came out at `end_ns`: (class, nanoseconds) -> tokens."""
-        itl = self.run.itl
-        for (class_id, gap_ns), count in gaps.items():
-            itl.end_ns.append(end_ns)
-            itl.gap_ns.append(gap_ns)
-            itl.class_id.append(class_id)
-            itl.count.append(count)
-
     def _receive(self, client: ClientRequest, arrival_ns: int) -> Arrival:
-        record = RequestRecord(
-            request_id=client.request_id,
-            class_id=client.class_id,
-            user_id=client.user_id,
-            turn=client.turn,
-            replica=0,
-            queued_ns=client.queued_ns,
-            sent_ns=client.sent_ns,
-            num_prompt_tokens=client.num_prompt_tokens,
-            max_tokens=client.max_tokens,
-            arrival_ns=arrival_ns,
-            attempt=client.attempt,
-        )
+        record = new_record(client, arrival_ns, replica=0)
         self.run.requests.append(record)
         arrival = self.pending[client.request_id] = Arrival(client, record)
         if client.timeout_ns is not None:

@@ -119,7 +119,7 @@ class OllamaServer:
         per_token = usable / (model.num_parallel * model.num_ctx)
         start_ns, held, prefix = step.start_ns, step.num_tokens_held, (step.prefix_queries, step.prefix_hits)
         for end_ns, gaps in zip(step.ends_ns, result.gaps, strict=True):
-            self.frontend.log_gaps(end_ns, gaps)
+            self.run.itl.add(end_ns, gaps)
             self.frontend.log_step(
                 replica=model_id,
                 times_ns=(start_ns, end_ns),

@@ -8,7 +8,7 @@ means "never happened".
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from itertools import chain, starmap
@@ -218,6 +218,14 @@ class ItlLog:
     gap_ns: array[int] = field(default_factory=_column)
     class_id: array[int] = field(default_factory=_column)
     count: array[int] = field(default_factory=_column)
+
+    def add(self, end_ns: int, gaps: Mapping[tuple[int, int], int]) -> None:
+        """Adds the gaps before the tokens that came out at `end_ns`: (class, nanoseconds) -> tokens."""
+        for (class_id, gap_ns), count in gaps.items():
+            self.end_ns.append(end_ns)
+            self.gap_ns.append(gap_ns)
+            self.class_id.append(class_id)
+            self.count.append(count)
 
 
 @dataclass(slots=True)

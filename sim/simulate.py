@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sim.api_server import ApiServer
-from sim.deployment import plan
+from sim.deployment import new_run, plan
 from sim.engine.engine_core import EngineCore
 from sim.engine.process import run, run_server
 from sim.engine.profile import Profile
@@ -73,26 +73,19 @@ def _vllm(
     scenario: Scenario, seed: int, load: float | None, reference: bool, profile: Profile | None, *, step_split: bool
 ) -> RunRecord:
     deployment = plan(scenario, profile)
-    scheduler_config = deployment.scheduler_config
+    scheduler_config, cache_config = deployment.scheduler_config, deployment.cache_config
     workload = build_workload(scenario, seed, load, deployment.flags.max_model_len)
     step_time_model = deployment.step_time_model()
-    record = RunRecord(
-        class_names=workload.class_names,
-        num_gpu_blocks=deployment.cache_config.num_gpu_blocks,
-        block_size=deployment.cache_config.block_size,
-        max_num_seqs=scheduler_config.num_seats,
-        max_num_batched_tokens=scheduler_config.max_num_batched_tokens,
-        num_replicas=1,
-        calibrated=step_time_model.calibrated,
-        step_split=StepSplit(step_time_model.name) if step_split else None,
-    )
+    record = new_run(workload, scheduler_config, cache_config, calibrated=step_time_model.calibrated)
+    if step_split:
+        record.step_split = StepSplit(step_time_model.name)
     if scenario.server.is_fleet or scenario.server.slow_gpus:
         record.warnings += [*deployment.warnings, *workload.warnings]
         Fleet(deployment, workload, record, reference=reference).run()
         return record
     if record.step_split is not None:
         step_time_model = StepMeter(step_time_model, record.step_split)
-    engine = EngineCore(scheduler_config, deployment.cache_config, step_time_model, reference=reference)
+    engine = EngineCore(scheduler_config, cache_config, step_time_model, reference=reference)
     server = ApiServer(workload, engine, record, limits=deployment.limits, latency=deployment.latency)
     record.end_ns = run(engine, server, server)
     record.arrivals_end_ns = workload.arrivals_end_ns

@@ -80,9 +80,8 @@ class StaticServer:
             for request in result.started:
                 self.frontend.pending[request.request_id].record.first_token_ns = seen_ns
             duration_ns = step.end_ns - step.start_ns
-            self.frontend.log_gaps(
-                step.end_ns, {(class_id, duration_ns): count for class_id, count in result.gaps.items()}
-            )
+            gaps = {(class_id, duration_ns): count for class_id, count in result.gaps.items()}
+            self.run.itl.add(step.end_ns, gaps)
             for request in result.finished:
                 self._answer(request, seen_ns)
         config, usable = self.engine.config, self.run.num_gpu_blocks - 1

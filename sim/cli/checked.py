@@ -92,21 +92,10 @@ def _ollama_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:
 
 def _budget(scenario: Scenario, model: ModelSpec, gpu: Gpu) -> MemoryBudget:
     """Returns the memory budget: `sim.deployment` has the same steps, but brings the whole engine with it."""
-    from sim.memory import EngineFlags, MemoryOverrides, ServerSpec, memory_budget
+    from sim.memory import memory_budget
+    from sim.server_spec import server_spec
 
-    server = scenario.server
-    return memory_budget(
-        model,
-        gpu,
-        ServerSpec(
-            version=server.version,
-            tensor_parallel_size=server.tensor_parallel_size,
-            pipeline_parallel_size=server.pipeline_parallel_size,
-            data_parallel_size=server.data_parallel_size,
-            flags=EngineFlags(**server.flags.model_dump()),
-            memory=MemoryOverrides(**server.memory.model_dump()),
-        ),
-    )
+    return memory_budget(model, gpu, server_spec(scenario.server))
 
 
 def _plan_findings(scenario: Scenario) -> Iterator[tuple[KeyPath, str]]:

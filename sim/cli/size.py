@@ -160,18 +160,10 @@ def _sized_ollama(scenario: Scenario, given: dict[str, Any]) -> Any:
 
 
 def _from_scenario(scenario: Scenario) -> _Request:
-    from sim.memory import EngineFlags, MemoryOverrides, ServerSpec
+    from sim.server_spec import server_spec
 
     server = scenario.server
-    spec = ServerSpec(
-        version=server.version,
-        tensor_parallel_size=server.tensor_parallel_size,
-        pipeline_parallel_size=server.pipeline_parallel_size,
-        data_parallel_size=server.data_parallel_size,
-        flags=EngineFlags(**server.flags.model_dump()),
-        memory=MemoryOverrides(**server.memory.model_dump()),
-    )
-    return _Request(spec, scenario.locate(server.model), server.gpu)
+    return _Request(server_spec(server), scenario.locate(server.model), server.gpu)
 
 
 def _sized(request: _Request, gpu_memory_gib: float | None, sliding_window: int | None) -> Any:

@@ -21,7 +21,6 @@ from sim.engine.operator_files import read_operator_tables
 from sim.engine.operator_table import Collective, OperatorTableModel, OperatorTables
 from sim.engine.profile_terms import ZERO, Coefficient, FittedStepTime, LinearStepTime, OperatorTableStepTime, Part
 from sim.engine.profile_yaml import read_yaml, write_yaml
-from sim.engine.recorded import LinearCost
 from sim.engine.step_time import ClientLatency, StepTimeModel
 from sim.errors import UnknownNameError, UserError
 from sim.hardware import find_gpu
@@ -139,10 +138,7 @@ class Profile(Part):
         """
         calibrated = self.calibrated is True
         if isinstance(self.step_time, LinearStepTime):
-            cost = self.step_time
-            return LinearCost(
-                cost.base_us, cost.per_token_us, cost.per_seq_us, cost.per_1k_context_us, self.name, calibrated
-            )
+            return self.step_time.model(self.name, calibrated=calibrated)
         if isinstance(self.step_time, OperatorTableStepTime):
             return _operator_table_model(self, self.step_time)
         return FittedModel(

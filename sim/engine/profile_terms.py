@@ -1,4 +1,4 @@
-"""What a profile's `step_time` section may hold: two kinds of model, with units and errors on every number."""
+"""What a profile's `step_time` section may hold: three kinds of model, with units and errors on every number."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from sim.engine.fitted import StepCoefficients, Table
+from sim.engine.recorded import LinearCost
 
 
 class Part(BaseModel):
@@ -193,3 +194,7 @@ class LinearStepTime(Part):
     per_token_us: int = Field(default=0, ge=0)
     per_seq_us: int = Field(default=0, ge=0)
     per_1k_context_us: int = Field(default=0, ge=0)
+
+    def model(self, name: str, *, calibrated: bool) -> LinearCost:
+        """Returns the model of step times under the name of its profile."""
+        return LinearCost(self.base_us, self.per_token_us, self.per_seq_us, self.per_1k_context_us, name, calibrated)

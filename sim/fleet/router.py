@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sim.api_server import new_record
 from sim.engine.process import Clock
 from sim.engine.step_time import ClientLatency
 from sim.fleet.routing import Endpoint, Routing
 from sim.records import FleetLog, Outcome, RequestRecord, RunRecord
-from sim.workload.client import ClientRequest, Workload
+from sim.workload.client import ClientRequest, Workload, new_record
 
 NO_REPLICA = -1
 """The replica of a request that never reached one."""

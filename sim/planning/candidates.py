@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.deployment import ANALYTICAL, plan, server_spec
+from sim.deployment import ANALYTICAL, plan
 from sim.engine.profile import load_profile, profile_mismatches, profile_names
 from sim.errors import UnknownNameError, UserError
 from sim.hardware import find_gpu
@@ -18,6 +18,7 @@ from sim.memory.weights import check_parallel
 from sim.models import find_model
 from sim.scenario.load import override
 from sim.scenario.model import Scenario
+from sim.server_spec import server_spec
 
 _DEGREES = (1, 2, 4, 8)
 _OWN_SIZES = ("server.num_gpu_blocks_override", "server.kv_cache_memory_bytes", "server.memory")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from sim.records import Outcome
+from sim.records import Outcome, RequestRecord
 
 Segment = tuple[int, int]
 """(stream, length): the first `length` tokens of an endless token sequence named by an int."""
@@ -49,6 +49,23 @@ class ClientRequest:
     turn: int = 0
     priority: int = 0
     attempt: int = 0
+
+
+def new_record(client: ClientRequest, arrival_ns: int, replica: int) -> RequestRecord:
+    """Returns the record of a request that has just arrived."""
+    return RequestRecord(
+        request_id=client.request_id,
+        class_id=client.class_id,
+        user_id=client.user_id,
+        turn=client.turn,
+        replica=replica,
+        queued_ns=client.queued_ns,
+        sent_ns=client.sent_ns,
+        num_prompt_tokens=client.num_prompt_tokens,
+        max_tokens=client.max_tokens,
+        arrival_ns=arrival_ns,
+        attempt=client.attempt,
+    )
 
 
 class Workload(Protocol):

@@ -16,7 +16,6 @@ from sim.engine.fitted import FittedModel
 from sim.engine.profile import ClientSide, ErrorTable
 from sim.engine.profile_terms import Coefficient, FittedStepTime, LinearStepTime, Part
 from sim.engine.profile_yaml import read_yaml, write_yaml
-from sim.engine.recorded import LinearCost
 from sim.engine.step_time import ClientLatency, StepTimeModel
 
 
@@ -67,9 +66,7 @@ class OllamaProfile(Part):
         """Returns a fresh model of what batches cost, in nanoseconds."""
         cost, calibrated = self.step_time, self.calibrated is True
         if isinstance(cost, LinearStepTime):
-            return LinearCost(
-                cost.base_us, cost.per_token_us, cost.per_seq_us, cost.per_1k_context_us, self.name, calibrated
-            )
+            return cost.model(self.name, calibrated=calibrated)
         return FittedModel(cost.coefficients(), name=self.name, calibrated=calibrated, async_scheduling=False)
 
     def latency(self) -> ClientLatency:
