@@ -202,8 +202,7 @@ class RunShelf:
         if present is None:
             present = self._present = bytearray(self._end() - self.first_place)
             for run in self._runs:
-                start = run.place - self.first_place
-                present[start : start + run.num_blocks] = b"\1" * run.num_blocks
+                self._mark(run, present)
         else:
             self._trim(present)
         return present
@@ -212,6 +211,14 @@ class RunShelf:
         """Forgets what lies behind the last primary run: its end may have been taken since."""
         del present[self._end() - self.first_place :]
 
+    def _lengthen(self, present: bytearray, end: int) -> None:
+        """Has the map reach a place at least; nothing is cached at the new ones."""
+        present.extend(bytes(max(0, end - self.first_place - len(present))))
+
+    def _mark(self, run: BlockRun, present: bytearray) -> None:
+        start = run.place - self.first_place
+        present[start : start + run.num_blocks] = b"\1" * run.num_blocks
+
     def _clear_if_empty(self) -> None:
         if not self._runs and not self._duplicates:
             self._present = self._duplicates = None
@@ -219,7 +226,7 @@ class RunShelf:
     def _add_beside_others(self, run: BlockRun, present: bytearray) -> None:
         """Caches a run where some places may be cached already, piece by piece."""
         first_place = self.first_place
-        present.extend(bytes(max(0, run.end - first_place - len(present))))
+        self._lengthen(present, run.end)
         piece: BlockRun | None = run
         while piece is not None:
             start, end = piece.place - first_place, piece.end - first_place
@@ -233,8 +240,7 @@ class RunShelf:
         run.shelf, run.is_primary = self, is_primary
         self.node.num_users += 1
         if is_primary:
-            start = run.place - self.first_place
-            present[start : start + run.num_blocks] = b"\1" * run.num_blocks
+            self._mark(run, present)
             insort(self._runs, run, key=_place)
         elif self._duplicates is None:
             self._duplicates = [run]
@@ -255,7 +261,7 @@ class RunShelf:
         duplicates, present, first_place = self._duplicates, self._present, self.first_place
         assert duplicates is not None
         assert present is not None
-        present.extend(bytes(max(0, end - first_place - len(present))))
+        self._lengthen(present, end)
         index = 0
         while index < len(duplicates):
             run = duplicates[index]

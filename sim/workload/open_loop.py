@@ -52,9 +52,6 @@ class OpenLoop:
 
     def pop_due(self, now_ns: int) -> list[ClientRequest]:
         """Returns the requests whose time has come (see `Workload`)."""
-        first = self._source.next_ns
-        if not self._again and (first is None or first > now_ns):
-            return []
         due: list[ClientRequest] = []
         while (send_ns := self.next_send_ns()) is not None and send_ns <= now_ns:
             due.append(self._send(send_ns))
