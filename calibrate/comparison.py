@@ -70,10 +70,10 @@ class Comparison:
             (row.error_percent for row in self.rows if (row.metric, row.statistic) == (metric, statistic)), None
         )
 
-    def errors_percent(self, statistics: tuple[str, ...] = SCORED) -> list[float]:
-        """Returns the errors of TTFT, TPOT and E2E that are known, at these statistics."""
+    def errors_percent(self) -> list[float]:
+        """Returns the errors of TTFT, TPOT and E2E that are known, at the statistics that count (`SCORED`)."""
         metrics = ("ttft_ms", "tpot_ms", "e2el_ms")
-        found = [self.error_percent(metric, statistic) for metric in metrics for statistic in statistics]
+        found = [self.error_percent(metric, statistic) for metric in metrics for statistic in SCORED]
         return [error for error in found if error is not None]
 
 

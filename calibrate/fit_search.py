@@ -41,6 +41,7 @@ _ZERO = 1e-6
 _FAILURES = 3
 _ENOUGH = 1e-3
 
+_ROUNDS = 6  # towards the minimum of the linear model at most
 _REACH = 1.5
 _FAR = 2.0
 _SETTLED = 0.3
@@ -175,11 +176,11 @@ def refine(
     prior: Prior,
     *,
     center: Floats,
-    rounds: int = 6,
-    num_points: int | None = None,
     report: Callable[[int, float], None] = lambda _points, _cost: None,
 ) -> Solution:
     """Goes to the minimum of a linear model through all points of a cloud, drawing more of them about each minimum.
+
+    Three points for every two terms are drawn before each round, unless as many lie there already.
 
     Args:
         residuals: the residuals of parts of the data at points.
@@ -187,13 +188,11 @@ def refine(
         cloud: points known already; new ones are added.
         prior: what is believed without data.
         center: where to begin.
-        rounds: how often to go to the minimum at most. Points are drawn before, unless as many lie there already.
-        num_points: drawn each time; None: three for every two terms.
         report: told the number of points and the cost of the model.
     """
     rng = np.random.default_rng(len(cloud.points))
-    number = num_points or 3 * len(center) // 2 + 1
-    for _ in range(rounds):
+    number = 3 * len(center) // 2 + 1
+    for _ in range(_ROUNDS):
         if cloud.weight(center, parts) < number:
             cloud.add([center, *cloud.drawn(center, prior.upper, number, rng)], parts, residuals)
         model = cloud.model(center, parts)

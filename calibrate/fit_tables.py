@@ -79,14 +79,14 @@ class TableSource:
         return OperatorTableModel(tables, graph_sizes=GRAPH_SIZES, collectives=self.collectives)
 
 
-def fit_tables(source: TableSource, seed: int = 0) -> StepFit:
+def fit_tables(source: TableSource) -> StepFit:
     """Fits the terms of a profile to operator tables; residuals are those of made-up steps priced by the tables.
 
     Raises:
         UserError: a table is missing or not as described.
     """
     model = source.step_model()
-    steps = [(batch, float(model.step_time(batch))) for batch in made_steps(source, seed)]
+    steps = [(batch, float(model.step_time(batch))) for batch in made_steps(source, seed=0)]
     form = ModelForm(
         graph_sizes=GRAPH_SIZES,
         fixed={"compute_table_us": compute_table(model, source.max_num_batched_tokens), "overlap": 0.0},

@@ -83,16 +83,15 @@ def replay(
     return Replay(record, comparison, out_of_range)
 
 
-def replay_rung(rung: Rung, deployment: Deployment, *, length_spread: float, seed: int = 0) -> Replay:
+def replay_rung(rung: Rung, deployment: Deployment, *, length_spread: float) -> Replay:
     """Simulates a closed loop of which only the totals are known.
 
     Args:
         rung: the totals.
         deployment: the server.
         length_spread: lengths are drawn uniformly within this share of their mean.
-        seed: names the draw.
     """
-    requests = rung.requests(length_spread, seed)
+    requests = rung.requests(length_spread)
     model = deployment.step_time_model()
     record = simulate_requests(requests, deployment, model, deployment.latency, max_concurrency=rung.max_concurrency)
     out_of_range = tuple(model.out_of_range())

@@ -10,12 +10,11 @@ from calibrate.readers.measured import MeasuredRun
 RunFormat = Literal["csv", "vllm_bench", "guidellm", "llmservingsim"]
 
 
-def read_runs(path: Path, run_format: RunFormat | None = None, prompts: Path | None = None) -> list[MeasuredRun]:
-    """Reads the runs of a file; without a format it is told from the content.
+def read_runs(path: Path, prompts: Path | None = None) -> list[MeasuredRun]:
+    """Reads the runs of a file, whose format is told from its content.
 
     Args:
         path: a table of requests, a result of `vllm bench serve`, a GuideLLM report, or a run of LLMServingSim.
-        run_format: which of these.
         prompts: the data set of a run of LLMServingSim, with the prompts' token ids: what they share is cached.
 
     Raises:
@@ -26,7 +25,7 @@ def read_runs(path: Path, run_format: RunFormat | None = None, prompts: Path | N
     from calibrate.readers.llmservingsim import read_llmservingsim
     from calibrate.readers.vllm_bench import read_bench_result
 
-    match run_format or detect_run_format(path):
+    match detect_run_format(path):
         case "csv":
             return [read_request_csv(path)]
         case "vllm_bench":

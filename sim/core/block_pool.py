@@ -127,11 +127,6 @@ class BlockPool:
         """Returns how many blocks can be taken now, cached ones included."""
         return len(self.free_block_queue)
 
-    def get_usage(self) -> float:
-        """Returns the share of usable blocks that requests hold, 0 to 1: vLLM's `kv_cache_usage_perc`."""
-        usable = self.num_gpu_blocks - 1
-        return 1.0 - self.get_num_free_blocks() / usable if usable else 0.0
-
     def get_cached_block(self, block_hash: int, groups: Sequence[int]) -> list[int] | None:
         """Returns the block with that content in each of the groups, or None when one of them has none."""
         found = []

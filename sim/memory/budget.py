@@ -209,12 +209,12 @@ def request_never_fits(num_tokens: int, budget: MemoryBudget) -> bool:
     return budget.layout.blocks_to_admit(num_tokens) > budget.num_gpu_blocks - 1
 
 
-def lowest_utilization(budget: MemoryBudget, num_tokens: int | None = None) -> float:
-    """Returns the gpu_memory_utilization at which the pool holds one request of that length (default: max_model_len).
+def lowest_utilization(budget: MemoryBudget) -> float:
+    """Returns the gpu_memory_utilization at which the pool holds one request of max_model_len.
 
     Above 1 it fits at no setting of the flag.
     """
-    needed = budget.layout.blocks_per_request(num_tokens or budget.max_model_len) * budget.layout.bytes_per_block
+    needed = budget.layout.blocks_per_request(budget.max_model_len) * budget.layout.bytes_per_block
     return (budget.used_gib + needed / GIB) / budget.total_gib
 
 

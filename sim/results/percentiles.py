@@ -69,14 +69,6 @@ class Sample:
         total = len(self)
         return float(self._at(total - 1)) if total else None
 
-    def share_at_most(self, bound: float) -> float | None:
-        """Returns the share of the values that are ≤ bound, or None without data."""
-        total = len(self)
-        if total == 0:
-            return None
-        index = int(np.searchsorted(self._values, bound, side="right"))
-        return (int(self._cumulative[index - 1]) if index else 0) / total
-
     def _at(self, index: int) -> int:
         """Returns the value at `index` of the sample written out in full."""
         return int(self._values[np.searchsorted(self._cumulative, index, side="right")])

@@ -116,15 +116,11 @@ class LittlesLaw:
         return abs(self.from_steps - self.from_requests) <= self.slack
 
 
-def littles_law(run: RunRecord, *, response_ns: int = 0) -> LittlesLaw:
+def littles_law(run: RunRecord) -> LittlesLaw:
     """Compares the two logs over the whole run.
 
     Each request may be missed by the step log for at most two of the longest steps at its start (asynchronous
-    scheduling) and one at its end, and its client sees the end `response_ns` late.
-
-    Args:
-        run: the run.
-        response_ns: time from the end of a step to the client's eyes.
+    scheduling) and one at its end. Clients are taken to see the end of a step at once.
     """
     columns = RequestColumns.of(run)
     inside = (columns.arrival_ns >= 0) & ~columns.ended(Outcome.REFUSED, Outcome.REJECTED, Outcome.NEVER_FITS)
@@ -143,5 +139,5 @@ def littles_law(run: RunRecord, *, response_ns: int = 0) -> LittlesLaw:
     return LittlesLaw(
         from_steps=seen_ns / horizon,
         from_requests=in_engine_ns / horizon,
-        slack=int(inside.sum()) * (3 * longest + response_ns) / horizon,
+        slack=int(inside.sum()) * 3 * longest / horizon,
     )

@@ -6,6 +6,7 @@ the peak of its memory is that of the run.
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import sys
@@ -106,4 +107,8 @@ def _peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3]))))
+    parser = argparse.ArgumentParser(description="Measures one run of a workload in this process.")
+    parser.add_argument("workload", choices=[*WORKLOADS, "trace"])
+    parser.add_argument("num_requests", type=int)
+    parser.add_argument("engine", nargs="?", choices=ENGINES, default="fast")
+    print(json.dumps(asdict(measure(**vars(parser.parse_args())))))

@@ -10,8 +10,6 @@ from calibrate.schedule_cases import KINDS, generate_case, main, random_cases
 from calibrate.schedule_replay import replay_case
 from tests.factories import REPOSITORY
 
-MODES = (False, True)
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_case_can_be_run_and_each_of_its_requests_ends(kind):

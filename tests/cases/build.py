@@ -26,7 +26,6 @@ from sim.workload.client import ClientRequest, Prompt
 
 S = 1_000_000_000
 MS = 1_000_000
-US = 1_000
 
 
 def write_profile(folder: Path, *, client_latency: dict[str, float] | None = None, **step_time: Any) -> Path:

@@ -80,4 +80,5 @@ def test_a_portuguese_report_says_nothing_in_english(changes: tuple[str, ...]) -
     report = build_report([source], PT)
     texts = [block.text for section in report.sections for block in section.blocks if isinstance(block, Paragraph)]
     said = [*source.document["notes"], *source.document["warnings"], source.document["points"][0]["window"]]
+    assert any(PT.said(sentence) in text for sentence in said for text in texts)
     assert not any(sentence in text for sentence in said for text in texts)

@@ -23,7 +23,6 @@ prompts in slot order. `round_robin`: the Go runner before it: slot after slot, 
 GIB = 2**30
 
 DEFAULT_KEEP_ALIVE_NS = 300 * 10**9
-DEFAULT_NUM_KEEP = 4
 DEFAULT_NUM_BATCH = 512
 MODELS_PER_GPU = 3  # sched.go: defaultModelsPerGPU
 OPEN_ENDED_CONTEXTS = 10  # llama_server.go: num_predict is at most so many times num_ctx

@@ -33,6 +33,7 @@ def test_the_coefficients_come_back(found: RequestFit) -> None:
 
 
 def test_the_runs_are_predicted_better_than_they_can_be_measured(found: RequestFit) -> None:
+    assert [result.case.name for result in found.results] == ["low", "saturated"]
     for result in found.results:
         assert np.median(np.abs(result.comparison.errors_percent())) < 1.0, result.case.name
 

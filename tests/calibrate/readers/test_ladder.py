@@ -49,3 +49,4 @@ def test_a_bad_ladder_is_one_clear_line(tmp_path: Path, lines: list[str], messag
     with pytest.raises(UserError) as error:
         read_ladder(write(tmp_path, *lines))
     assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -109,9 +109,12 @@ def test_every_kind_gets_the_same_requests(scenario: Path) -> None:
             found.setdefault((request.user_id, request.turn), []).append(request.num_prompt_tokens)
         sent[kind] = found
     for kind in ("ollama", "static"):
+        num_compared = 0
         for key, prompts in sent[kind].items():
             both = min(len(prompts), len(sent["vllm"].get(key, [])))
             assert prompts[:both] == sent["vllm"].get(key, [])[:both]
+            num_compared += both
+        assert num_compared >= 4, "at least one of each user"
 
 
 def test_a_kind_that_would_not_start_is_said_beside_the_others(scenario: Path) -> None:

@@ -99,13 +99,6 @@ def test_caching_a_block_twice_is_a_broken_invariant():
         pool.cache_full_blocks(blocks, [12], range(1), 0)
 
 
-def test_usage_is_the_held_share_of_the_usable_blocks():
-    pool = BlockPool(5, enable_caching=True)
-    assert pool.get_usage() == 0.0
-    pool.get_new_blocks(3)
-    assert pool.get_usage() == 0.75
-
-
 def test_the_free_queue_keeps_order_at_both_ends():
     queue = FreeKVCacheBlockQueue([5, 6])
     queue.append_n([7, 8])

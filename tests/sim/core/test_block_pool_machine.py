@@ -27,7 +27,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
     @rule(num_blocks=st.integers(1, 3))
     def take(self, num_blocks: int) -> None:
         if num_blocks > len(self.free):
-            with pytest.raises(AssertionError):
+            with pytest.raises(AssertionError, match="blocks asked"):
                 self.pool.get_new_blocks(num_blocks)
             return
         taken, self.free = self.free[:num_blocks], self.free[num_blocks:]

@@ -139,6 +139,7 @@ def test_a_bad_table_is_one_clear_line(tmp_path: Path, changes: dict[str, str], 
     with pytest.raises(UserError) as error:
         read_operator_tables(write_tables(tmp_path / "t", **changes), LLAMA)
     assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_missing_folder_or_file_is_said(tmp_path: Path) -> None:

@@ -41,17 +41,9 @@ def test_percentiles_grow_with_q_and_stay_within_the_data(runs: list[tuple[int, 
     assert min(held) <= low <= high <= max(held)
 
 
-@given(RUNS, VALUES)
-def test_the_share_within_a_bound_is_counted(runs: list[tuple[int, int]], bound: int) -> None:
-    sample = Sample([v for v, _ in runs], counts=[c for _, c in runs])
-    total = sum(c for _, c in runs)
-    share = sample.share_at_most(bound)
-    assert share == (sum(c for v, c in runs if v <= bound) / total if total else None)
-
-
 def test_nothing_has_no_percentile() -> None:
     for empty in (Sample([]), Sample([5, 6], counts=[0, 0])):
-        assert (empty.percentile(50), empty.mean(), empty.max(), empty.share_at_most(1)) == (None, None, None, None)
+        assert (empty.percentile(50), empty.mean(), empty.max()) == (None, None, None)
 
 
 @pytest.mark.parametrize("q", [-1, 100.5])

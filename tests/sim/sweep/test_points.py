@@ -54,6 +54,7 @@ def test_the_load_may_come_from_the_sweep_alone(tmp_path: Path) -> None:
 
 def test_a_closed_loop_may_vary_rate_and_concurrency_together(tmp_path: Path) -> None:
     points = plan(write(tmp_path, CLOSED), "request_rate=1,2", "max_concurrency=3")
+    assert [point.overrides["request_rate"] for point in points] == [1, 2]
     for point in points:
         assert point.scenario is not None
         assert isinstance(point.scenario.workload, ClosedLoopWorkload)

@@ -112,6 +112,7 @@ def test_more_seats_without_kv_cache_give_preemptions() -> None:
 @pytest.mark.parametrize("text", [MIXED, SHARED.replace("SHARED", "500").replace("LOW", "100").replace("HIGH", "900")])
 def test_a_longer_max_model_len_alone_changes_nothing(text: str) -> None:
     found = effects(text, "max_model_len=32768", "ttft.p95,ttft.max,itl.p99,e2el.mean,throughput,preemptions")
+    assert len(found) == 6
     assert all(effect.is_none for effect in found.values())
 
 

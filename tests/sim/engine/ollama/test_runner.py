@@ -37,6 +37,7 @@ def test_the_parts_of_total_duration_add_up(number: int, num_parallel: int) -> N
     run = serve([ask(i, at_ms=13 * i, prompt=50 + i, output=1 + i) for i in range(number)], [
         model(placement=placed(num_parallel), cost=LinearCost(3000, per_token=100))
     ])  # fmt: skip
+    assert len(answers(run)) == number
     for number_of, answer in answers(run).items():
         record = records(run)[number_of]
         # With a slot a request still waits for the batch under way: no field of Ollama's shows that apart.
