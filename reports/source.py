@@ -38,7 +38,7 @@ class Source:
         document: the result, as `headcount run --json` prints it.
         scenario: what was simulated; None when the folder does not hold it.
         folder: where it is stored, if it is.
-        what_if: changes that were simulated, as `WhatIf.to_json` gives them.
+        what_if: changes that were simulated, as `simulate_what_if` gives them.
     """
 
     name: str

@@ -29,7 +29,7 @@ class StepCoefficients:
         base  = (max(F, C)^(1/s) + min(F, C)^(1/s))^s for smoothness s > 0, max(F, C) for 0,
                 + (1 - overlap) · min(F, C)
         F     = floor_ns, or decode_table(pad(D)), + moe_growth_ns · (1 - (1 - k/E)^T)^moe_exponent
-        C     = token_ns · T rounded up to tiles, or compute_table(T rounded up to tiles)
+        C     = token_ns · pad(T) rounded up to tiles, or compute_table(pad(T) rounded up to tiles)
         device = base + attention_pair_ns · pairs + decode_ns · D + decode_context_ns · Σ context of decodes
                + chunk_context_ns · Σ context of chunks + request_ns · R
                + in steps with chunks and decodes: mixed_graph_ns or mixed_eager_ns,

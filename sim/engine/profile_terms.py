@@ -125,7 +125,7 @@ class FittedStepTime(Part):
     def _consistent(self) -> Self:
         self.coefficients()  # raises ValueError with the reason
         if self.covariance is not None:
-            known = {name for name in type(self).model_fields if "_" in name or name in ("overlap", "smoothness")}
+            known = {name for name in type(self).model_fields if isinstance(getattr(self, name), Estimate)}
             if unknown := [n for n in self.covariance.names if n not in known and n != "moe.growth_us"]:
                 raise ValueError(f"covariance: {unknown[0]} is no coefficient of this model")
         return self

@@ -160,6 +160,7 @@ BAD = [
         "  covariance: {names: [flor_us], matrix: [[1]]}",
         "8:1: step_time: covariance: flor_us is no coefficient of this model",
     ),
+    (FLOOR, "  covariance: {names: [tile_tokens], matrix: [[1]]}", "8:1: step_time: covariance: tile_tokens is no"),
     ("value: 41.0, ", "", "11:3: step_time.per_token_us.value: this key is required"),
     ("stderr: 0.3", "sterr: 0.3", "11:31: step_time.per_token_us.sterr: unknown key; did you mean 'stderr'?"),
     ("kind: fitted", "kind: fited", "8:1: step_time.kind: got 'fited'; allowed: 'fitted', 'linear'"),
