@@ -153,17 +153,7 @@ def _fit_requests(
         jobs=options.jobs,
         progress=progress,
     )
-    terms = [
-        FittedTerm(
-            term.key,
-            found.values[term.key],
-            found.stderr[term.key],
-            found.informed[term.key],
-            found.shares.get(term.key),
-            found.moved.get(term.key),
-        )
-        for term in found.terms
-    ]
+    terms = _fitted_terms(found, found.moved)
     profile = _profile(
         server,
         options,
@@ -246,16 +236,7 @@ def step_terms(server: ServerChoice, keys: Sequence[str], steps: Sequence[tuple[
 
 def step_outcome(found: StepFit, server: ServerChoice, options: FitOptions, data: Sequence[Path]) -> FitOutcome:
     """Returns the profile and the report of a fit to steps."""
-    terms = [
-        FittedTerm(
-            term.key,
-            found.values[term.key],
-            float(np.sqrt(found.covariance[i, i])),
-            found.informed[term.key],
-            found.shares.get(term.key),
-        )
-        for i, term in enumerate(found.terms)
-    ]
+    terms = _fitted_terms(found, {})
     errors = [_step_errors(band, residuals) for band, residuals in found.held_out.items()]
     profile = _profile(
         server,
@@ -276,6 +257,21 @@ def step_outcome(found: StepFit, server: ServerChoice, options: FitOptions, data
         valid_up_to=found.largest,
     )
     return FitOutcome(profile, report)
+
+
+def _fitted_terms(found: RequestFit | StepFit, moved: Mapping[str, tuple[float, str]]) -> list[FittedTerm]:
+    """Returns the lines of the report; `moved` by key, where runs were left out."""
+    return [
+        FittedTerm(
+            term.key,
+            found.values[term.key],
+            float(np.sqrt(found.covariance[i, i])),
+            found.informed[term.key],
+            found.shares.get(term.key),
+            moved.get(term.key),
+        )
+        for i, term in enumerate(found.terms)
+    ]
 
 
 def _profile(

@@ -48,7 +48,6 @@ class RequestFit:
         terms: what was fitted.
         form: what was set.
         values: by key, in the unit of the key.
-        stderr: the same.
         covariance: of the terms in their order, in the units of their keys.
         informed: how much of the prior's variance the data took away, by key: 1 all of it, 0 nothing.
         shares: of the simulated time, by key.
@@ -62,7 +61,6 @@ class RequestFit:
     terms: tuple[Term, ...]
     form: ModelForm
     values: dict[str, float]
-    stderr: dict[str, float]
     covariance: Floats
     informed: dict[str, float]
     shares: dict[str, float]
@@ -185,7 +183,6 @@ def _result(
         terms=tuple(terms),
         form=simulations.form,
         values=values,
-        stderr={term.key: float(np.sqrt(matrix[i, i])) for i, term in enumerate(terms)},
         covariance=matrix,
         informed={term.key: float(max(0.0, informed[i])) for i, term in enumerate(terms)},
         shares=shares_of(meters),
