@@ -59,13 +59,14 @@ class _Run:
     case: Json
     engine: Any = None
     now_us: int = 0
-    device_free_us: int = 0
     steps: list[Json] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     next_step: VirtualStep | None = None
 
     def __post_init__(self) -> None:
         requests = self.case["requests"]
+        self.stage_free_us = [0] * self.case["engine"].get("pipeline_parallel_size", 1)
+        self.sampled_us: dict[str, int] = {}  # by request id: the end of the latest step that samples a token of it
         self.specs: dict[str, Json] = {request["id"]: request for request in requests}
         # vLLM breaks the last ties by the request id as text: zero-padded, that is the order of the case.
         self.id_of = {name: f"{i:06d}" for i, name in enumerate(self.specs)}
@@ -115,8 +116,12 @@ class _Run:
         start_us = end_us = self.now_us
         if scheduled:
             computed_before = sum(r.num_computed_tokens - scheduled[r.request_id] for r in requests)
-            start_us = max(start_us, self.device_free_us)
-            end_us = self.device_free_us = start_us + self._price(scheduled, computed_before)
+            read_us = max(self.sampled_us.get(request_id, 0) for request_id in scheduled)
+            start_us = end_us = max(start_us, self.stage_free_us[0], read_us)
+            price = self._price(scheduled, computed_before)
+            for stage, free_us in enumerate(self.stage_free_us):
+                end_us = self.stage_free_us[stage] = max(end_us, free_us) + price
+            self.sampled_us |= {r.request_id: end_us for r in requests if not r.is_prefill_chunk}
             self.steps.append(self._step(scheduler, output, start_us, end_us))
             self.preempted = []
         self.next_step = VirtualStep(list(scheduled), sampled, end_us)

@@ -18,6 +18,7 @@ SCHEDULER_KEYS = (
     "long_prefill_token_threshold_adaptive",
     "policy",
     "async_scheduling",
+    "pipeline_parallel_size",
     "max_num_active_seqs",
     "watermark",
     "scheduler_reserve_full_isl",

@@ -27,7 +27,9 @@ Json = dict[str, Any]
 Trait = Callable[[CasePlan], None]
 
 
-def generate_case(kind: str, seed: int, *, async_scheduling: bool = False, num_requests: int | None = None) -> Json:
+def generate_case(
+    kind: str, seed: int, *, async_scheduling: bool = False, num_requests: int | None = None, num_stages: int = 1
+) -> Json:
     """Returns the case that a kind and a seed stand for.
 
     Args:
@@ -35,13 +37,18 @@ def generate_case(kind: str, seed: int, *, async_scheduling: bool = False, num_r
         seed: the same seed gives the same case.
         async_scheduling: whether the engine schedules one step ahead.
         num_requests: how many requests; None: as many as the kind is meant to have.
+        num_stages: of a pipeline, each of which takes the case's price of a step.
     """
     mode = "async" if async_scheduling else "sync"
+    if num_stages > 1:
+        mode += f"-pp{num_stages}"
     rng = random.Random(f"{kind}-{mode}-{seed}")
     plan = CasePlan(rng, _draw_engine(rng), rng.randint(15, 60))
     for trait in KINDS[kind]:
         trait(plan)
     plan.engine["async_scheduling"] = async_scheduling
+    if num_stages > 1:
+        plan.engine["pipeline_parallel_size"] = num_stages
     _settle_engine(plan)
     plan.num_requests = num_requests or min(plan.num_requests, _most_requests(plan))
     draw_requests(plan)
@@ -54,11 +61,19 @@ def generate_case(kind: str, seed: int, *, async_scheduling: bool = False, num_r
 
 
 def random_cases(seed: int, count: int, *, kind: str | None = None, num_requests: int | None = None) -> Iterator[Json]:
-    """Yields cases of all kinds in turn (or of one), synchronous and asynchronous, with seeds that follow `seed`."""
+    """Yields cases of all kinds in turn (or of one), synchronous and asynchronous, with seeds that follow `seed`.
+
+    Every third pair runs in a pipeline, of two to four stages.
+    """
     kinds = tuple(KINDS) if kind is None else (kind,)
     for i in range(count):
+        pair = i // 2
         yield generate_case(
-            kinds[i // 2 % len(kinds)], seed * 1_000 + i, async_scheduling=i % 2 == 1, num_requests=num_requests
+            kinds[pair % len(kinds)],
+            seed * 1_000 + i,
+            async_scheduling=i % 2 == 1,
+            num_requests=num_requests,
+            num_stages=2 + pair // 3 % 3 if pair % 3 == 2 else 1,
         )
 
 
@@ -306,7 +321,8 @@ def _most_requests(plan: CasePlan) -> int:
 def _blocks_of_longest_request(engine: Json) -> int:
     """Returns the blocks vLLM wants for a request of max_model_len, over all KV cache groups."""
     block_size, max_model_len = engine["block_size"], engine["max_model_len"]
-    in_flight = engine["max_num_batched_tokens"] * (2 if engine["async_scheduling"] else 1)
+    num_batches = engine.get("pipeline_parallel_size", 1) + engine["async_scheduling"]
+    in_flight = engine["max_num_batched_tokens"] * num_batches
     layers: list[tuple[KVCacheSpec, int]] = [
         (SlidingWindowSpec(layer[2]) if layer[0] == "sliding" else FullAttentionSpec(), layer[1])
         for layer in engine.get("kv_layers", [["full", 1]])

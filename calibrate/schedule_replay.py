@@ -19,6 +19,7 @@ from sim.core.request import Request, RequestStatus, Segment
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
 from sim.engine.process import run
 from sim.engine.recorded import LinearCost
+from sim.engine.step_time import Batch
 from sim.errors import UserError
 
 Json = dict[str, Any]
@@ -103,8 +104,24 @@ def _build_engine(case: Json, reference: bool) -> EngineCore:
             f"num_gpu_blocks ({cache_config.num_gpu_blocks}) must be at least {needed + 1}: what one request of "
             f"max_model_len ({scheduler_config.max_model_len}) needs, and the null block"
         )
-    cost = LinearCost(**case["cost_us"])
+    cost = _WayThrough(LinearCost(**case["cost_us"]), scheduler_config.pipeline_parallel_size)
     return EngineCore(scheduler_config, cache_config, cost, reference=reference, list_pooled=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _WayThrough:
+    """The cost of a case, at each stage of a pipeline."""
+
+    stage: LinearCost
+    num_stages: int
+    name = "stated cost"
+    calibrated = True
+
+    def step_time(self, batch: Batch) -> int:
+        return self.num_stages * self.stage.step_time(batch)
+
+    def out_of_range(self) -> list[str]:
+        return []
 
 
 def blocks_for_one_request(scheduler_config: SchedulerConfig, cache_config: CacheConfig) -> int:

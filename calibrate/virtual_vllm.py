@@ -23,6 +23,7 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
+_V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _TINY_MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -96,6 +97,8 @@ def build_engine(flags: Json, watcher: Watcher) -> Any:
     flags = dict(flags)
     layers = flags.pop("kv_layers", [["full", 1]])
     is_async = flags.pop("async_scheduling", False)
+    num_stages = flags.pop("pipeline_parallel_size", 1)
+    os.environ.pop(_V2_RUNNER, None)  # vLLM refuses it on a CPU when it checks the configuration
     if unknown := sorted(flags.keys() - _ENGINE_ARGS.keys()):
         raise ValueError(f"unknown engine flags {unknown}; known: {sorted(_ENGINE_ARGS)}")
     with tempfile.TemporaryDirectory() as model:
@@ -109,6 +112,8 @@ def build_engine(flags: Json, watcher: Watcher) -> Any:
         ).create_engine_config()
     # vLLM's CPU platform switches asynchronous scheduling off; scheduling itself does not depend on the platform.
     config.scheduler_config.async_scheduling = is_async
+    config.parallel_config.pipeline_parallel_size = num_stages
+    os.environ[_V2_RUNNER] = "1"  # as on GPUs; the scheduler asks for it alone, how to fill asynchronous pipelines
     config.scheduler_config.scheduler_cls = _watched_scheduler(is_async, watcher)
     return EngineCore(config, _virtual_executor(layers, watcher), log_stats=False)
 

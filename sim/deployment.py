@@ -33,6 +33,9 @@ MAX_TOKENS_CUT = (0, 32, 0)
 SPARSE_RETENTION = (0, 32, 0)
 """Sliding-window groups cache only the tails that hits can end at (0.32's source); before, every block."""
 
+STAGGERED_PIPELINES = (0, 32, 0)
+"""Asynchronous pipelines of n stages: a request gets a token in every n-th step (0.32's source)."""
+
 ANALYTICAL = "analytical"
 
 
@@ -120,16 +123,17 @@ def plan(scenario: Scenario, profile: Profile | None = None) -> Deployment:
         )
     if profile is not None:
         warnings += profile_mismatches(profile, server)
-    warnings += _conditions(server)
+    warnings += _conditions(server, model)
+    scheduler_config = _scheduler_config(memory, server, _num_stages(server, model))
     cache_config = _cache_config(memory, server)
     return Deployment(
         model=model,
         gpu=gpu,
         flags=memory.flags,
         memory=memory,
-        scheduler_config=_scheduler_config(memory),
+        scheduler_config=scheduler_config,
         cache_config=cache_config,
-        limits=_limits(memory, server, cache_config),
+        limits=_limits(memory, server, scheduler_config, cache_config),
         latency=ClientLatency() if profile is None else profile.latency(),
         profile=profile,
         warnings=tuple(warnings),
@@ -137,9 +141,14 @@ def plan(scenario: Scenario, profile: Profile | None = None) -> Deployment:
     )
 
 
-def _conditions(server: Server) -> list[str]:
-    """Says where the step times are those of GPUs that nobody has measured."""
+def _conditions(server: Server, model: ModelSpec) -> list[str]:
+    """Says where the step times are those of GPUs that nobody has measured, or not all is simulated."""
     said = []
+    if _num_stages(server, model) < server.pipeline_parallel_size:
+        said.append(
+            "pipeline_parallel_size: stages of ranks that step together are simulated with one batch at a time: "
+            "throughput is understated"
+        )
     if server.clock_factor < 1:
         said.append(
             f"clock_factor {server.clock_factor:g}: the step times' terms of computing are divided by it, those of "
@@ -189,8 +198,15 @@ def _profile_path(scenario: Scenario) -> str:
     return str(scenario.resolve(name)) if is_path else name
 
 
-def _scheduler_config(memory: MemoryBudget) -> SchedulerConfig:
+def _num_stages(server: Server, model: ModelSpec) -> int:
+    """Returns the stages that work on a batch each; ranks that step together are simulated with one batch at a time."""
+    return 1 if server.data_parallel_size > 1 and model.is_moe else server.pipeline_parallel_size
+
+
+def _scheduler_config(memory: MemoryBudget, server: Server, num_stages: int) -> SchedulerConfig:
     flags = memory.flags
+    # Before, a request was in one batch at a time, asynchronous or not (PR 32359): the rule of synchronous pipelines.
+    looks_ahead = num_stages == 1 or parse_version(server.version) >= STAGGERED_PIPELINES
     return SchedulerConfig(
         max_num_seqs=memory.max_num_seqs,
         max_num_batched_tokens=flags.max_num_batched_tokens,
@@ -199,7 +215,8 @@ def _scheduler_config(memory: MemoryBudget) -> SchedulerConfig:
         long_prefill_token_threshold=flags.long_prefill_token_threshold,
         long_prefill_token_threshold_adaptive=flags.long_prefill_token_threshold_adaptive,
         policy=flags.scheduling_policy,
-        async_scheduling=flags.async_scheduling,
+        async_scheduling=flags.async_scheduling and looks_ahead,
+        pipeline_parallel_size=num_stages,
         max_num_active_seqs=flags.max_num_active_seqs,
         watermark=flags.watermark,
         scheduler_reserve_full_isl=flags.scheduler_reserve_full_isl,
@@ -217,14 +234,16 @@ def _cache_config(memory: MemoryBudget, server: Server) -> CacheConfig:
     )
 
 
-def _limits(memory: MemoryBudget, server: Server, cache_config: CacheConfig) -> AdmissionLimits:
+def _limits(
+    memory: MemoryBudget, server: Server, scheduler_config: SchedulerConfig, cache_config: CacheConfig
+) -> AdmissionLimits:
     flags = memory.flags
     return AdmissionLimits(
         max_model_len=flags.max_model_len,
         refuse_sum=parse_version(server.version) < MAX_TOKENS_CUT,
         max_num_queued_reqs=flags.max_num_queued_reqs,
         max_num_queued_tokens=flags.max_num_queued_tokens,
-        max_request_tokens=_longest_request(memory, _scheduler_config(memory), cache_config),
+        max_request_tokens=_longest_request(memory, scheduler_config, cache_config),
     )
 
 

@@ -37,6 +37,9 @@ class SchedulerConfig:
     async_scheduling: bool = False
     """Schedules step n+1 while step n executes (a batch queue of two)."""
 
+    pipeline_parallel_size: int = 1
+    """Stages that work on a batch each at the same time."""
+
     max_num_active_seqs: int | None = None
     """Requests admitted to `running` at most, where it is to differ from max_num_seqs."""
 
@@ -67,8 +70,8 @@ class SchedulerConfig:
 
     @property
     def batch_queue_size(self) -> int:
-        """Batches in flight at most: two when scheduling is asynchronous."""
-        return 2 if self.async_scheduling else 1
+        """Batches in flight at most: one a stage, one more when scheduling is asynchronous."""
+        return self.pipeline_parallel_size + 1 if self.async_scheduling else self.pipeline_parallel_size
 
     @property
     def max_in_flight_tokens(self) -> int:

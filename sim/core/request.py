@@ -47,6 +47,7 @@ class Request:
         "eos_tokens",
         "last_token_ns",
         "max_tokens",
+        "next_decode_eligible_step",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_in_flight_tokens",
@@ -98,6 +99,7 @@ class Request:
         self.num_in_flight_tokens = 0
         self.num_stale_output_tokens = 0  # in flight when it was preempted
         self.num_preemptions = 0
+        self.next_decode_eligible_step = 0  # asynchronous pipelines: which step may hold its next token
         self.running_order = 0  # which admission brought it into `running`, whose order this is
         self.shared_prefix_boundary = 0  # tokens others have cached that a sliding-window group has not; 0 for none
 

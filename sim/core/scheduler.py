@@ -38,6 +38,7 @@ class Scheduler:
         self.waiting = create_request_queue(scheduler_config.policy)
         self.running: list[Request] = []
         self.num_admissions = 0  # requests that entered `running` so far
+        self.current_step = 0
         self.max_num_active_reqs = scheduler_config.num_seats
         self.lists_blocks = True  # in each step's `new_blocks`
 
@@ -58,6 +59,7 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Decides the next step: running requests first, then, if nothing was preempted, waiting ones."""
+        self.current_step += 1
         output = SchedulerOutput()
         threshold = self._long_prefill_token_threshold()
         token_budget = self._schedule_running(output, threshold)
@@ -152,6 +154,8 @@ class Scheduler:
         ):
             # Asynchronous: the step in flight yields its last token.
             return 0
+        if self.current_step < request.next_decode_eligible_step:
+            return 0
         num_new_tokens = request.num_tokens + placeholders - request.num_computed_tokens
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
@@ -183,8 +187,13 @@ class Scheduler:
         """Admits waiting requests, the head first, until budget, seats or blocks stop it. Returns the budget left."""
         config = self.config
         manager = self.kv_cache_manager
+        skipped: list[Request] = []
         while token_budget > 0 and self.waiting.requests and len(self.running) < self.max_num_active_reqs:
             request = self.waiting.peek_request()
+            if request.num_stale_output_tokens:
+                # Pipelines: its token is still in flight. A resumed request would compute that token again.
+                skipped.append(self.waiting.pop_request())
+                continue
             hit_blocks: Any  # the manager's own affair
             hit_blocks, num_hit_tokens = manager.get_computed_blocks(request)
             num_new_tokens = request.num_tokens - num_hit_tokens
@@ -210,6 +219,8 @@ class Scheduler:
             self._record_admission(output, request, num_hit_tokens)
             output.num_scheduled_tokens[request] = num_new_tokens
             token_budget -= num_new_tokens
+        for request in reversed(skipped):
+            self.waiting.prepend_request(request)
         return token_budget
 
     def _record_admission(self, output: SchedulerOutput, request: Request, num_hit_tokens: int) -> None:
@@ -223,7 +234,7 @@ class Scheduler:
 
     def _update_after_schedule(self, output: SchedulerOutput) -> None:
         """Counts the scheduled tokens as computed at once, so that the next step can be scheduled before this ends."""
-        is_async = self.config.async_scheduling
+        is_async, num_stages = self.config.async_scheduling, self.config.pipeline_parallel_size
         for request, num_tokens in output.num_scheduled_tokens.items():
             request.num_computed_tokens += num_tokens
             request.num_in_flight_tokens += num_tokens
@@ -232,6 +243,8 @@ class Scheduler:
                 output.prefill_chunks.add(request)
             elif is_async:
                 request.num_output_placeholders += 1
+                if num_stages > 1:
+                    request.next_decode_eligible_step = self.current_step + num_stages
 
     def _update_request_with_output(self, request: Request, is_stale: bool) -> bool:
         """Appends the token of a step; returns whether it was the last."""

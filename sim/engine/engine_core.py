@@ -1,14 +1,16 @@
 """One vLLM engine in virtual time: schedule, time it, update.
 
 `EngineCore` mirrors vLLM's `step_with_batch_queue`. Batches wait in a queue of one (synchronous) or two
-(asynchronous: step n+1 is scheduled when step n starts executing). The driver, `process.py`, alternates:
+(asynchronous: step n+1 is scheduled when step n starts executing); in a pipeline, of one more for each further stage.
+The driver, `process.py`, alternates:
 
     batch = engine.dispatch(now)        # schedule one more step if the queue has room
     ... let the clock run to batch.end_ns, deliver what happened meanwhile ...
     outputs = engine.complete(batch)    # take in its tokens
 
 Invariants: steps execute one after another, each from when it could start (`start_ns`) to `end_ns`, and the engine is
-busy until the last of them ends; tokens reach clients at `end_ns`, never before.
+busy until the last of them ends; tokens reach clients at `end_ns`, never before. In a pipeline they overlap: a step is
+a batch's way through all stages, and each stage takes one batch after another.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ class EngineCore:
         self.scheduler: Scheduler
         self.fast: FastScheduler | None = None  # the scheduler, where it is that
         self.pool: DecodePool | None = None
-        if reference or not FastScheduler.is_applicable(cache_config):
+        num_stages = scheduler_config.pipeline_parallel_size
+        if reference or num_stages > 1 or not FastScheduler.is_applicable(cache_config):
             self.scheduler = Scheduler(scheduler_config, cache_config)
         else:
             fast = FastScheduler(scheduler_config, cache_config, lists_blocks=list_pooled)
@@ -115,6 +118,7 @@ class EngineCore:
         self.batch_queue: deque[InFlightBatch] = deque()
         self.batch_queue_size = scheduler_config.batch_queue_size
         self.device_free_ns = 0  # when the last dispatched step ends
+        self.stage_free_ns = [0] * num_stages  # the same of each stage; looked at in pipelines only
         self.on_schedule: Callable[[InFlightBatch], None] | None = None  # called right after each schedule()
 
     def has_work(self) -> bool:
@@ -130,7 +134,9 @@ class EngineCore:
         if self.scheduler.has_unfinished_requests():
             batch = self.schedule(now_ns)
             self.batch_queue.append(batch)
-            if len(self.batch_queue) < self.batch_queue_size and not batch.output.is_empty:
+            # In a pipeline the next look may find something: a request's turn comes with the number of the step.
+            is_worth_another = not batch.output.is_empty or len(self.stage_free_ns) > 1
+            if len(self.batch_queue) < self.batch_queue_size and is_worth_another:
                 return None
         return self.batch_queue.popleft()
 
@@ -192,7 +198,7 @@ class EngineCore:
 
         That is a waiting request larger than the whole pool. A step that preempted made room, and is progress.
         """
-        idle = batch.output.is_empty and not batch.output.preempted and not self.batch_queue
+        idle = all(each.output.is_empty and not each.output.preempted for each in (batch, *self.batch_queue))
         return idle and batch.num_running == 0 and batch.num_waiting > 0
 
     def schedule(self, now_ns: int) -> InFlightBatch:
@@ -203,8 +209,13 @@ class EngineCore:
                 request.scheduled_ns = now_ns
         if not output.is_empty:
             composition = batch_composition(output)
-            start_ns = max(now_ns, self.device_free_ns)
-            end_ns = self.device_free_ns = start_ns + self.step_time_model.step_time(composition)
+            duration_ns = self.step_time_model.step_time(composition)
+            if len(self.stage_free_ns) == 1:
+                start_ns = max(now_ns, self.device_free_ns)
+                end_ns = start_ns + duration_ns
+            else:
+                start_ns, end_ns = self._pass_stages(max(now_ns, self._tokens_due_ns(output)), duration_ns)
+            self.device_free_ns = end_ns
             num_prefill_tokens, num_decodes = composition.num_prefill_tokens, composition.num_decodes
         else:
             start_ns = end_ns = now_ns
@@ -221,6 +232,25 @@ class EngineCore:
         if self.on_schedule is not None:
             self.on_schedule(batch)
         return batch
+
+    def _pass_stages(self, ready_ns: int, duration_ns: int) -> tuple[int, int]:
+        """Sends a batch through the stages, an equal share of its time each; returns its start and end."""
+        free = self.stage_free_ns
+        share_ns = duration_ns // len(free)
+        start_ns = at_ns = max(ready_ns, free[0])
+        for stage, free_ns in enumerate(free):
+            is_last = stage == len(free) - 1
+            at_ns = max(at_ns, free_ns) + (duration_ns - stage * share_ns if is_last else share_ns)
+            free[stage] = at_ns
+        return start_ns, at_ns
+
+    def _tokens_due_ns(self, output: SchedulerOutput) -> int:
+        """Returns when the tokens are known that a step is to read: those that steps in flight sample."""
+        for batch in reversed(self.batch_queue):
+            sampled = batch.output.num_scheduled_tokens.keys() - batch.output.prefill_chunks
+            if not sampled.isdisjoint(output.num_scheduled_tokens):
+                return batch.end_ns
+        return 0
 
 
 def batch_composition(output: SchedulerOutput) -> Batch:
