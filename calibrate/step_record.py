@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.engine.step_time import Batch
+from sim.errors import UserError
 
 Json = dict[str, Any]
 
@@ -148,7 +149,17 @@ class StepRecord:
 
 
 def step_durations_ns(record: StepRecord) -> list[int | None]:
-    """Returns how long each recorded step held the engine; None for steps without tokens or without an end."""
+    """Returns how long each recorded step held the engine; None for steps without tokens or without an end.
+
+    Raises:
+        UserError: the engine is a pipeline, whose steps overlap.
+    """
+    num_stages = record.server.get("pipeline_parallel_size", 1)
+    if num_stages > 1:
+        raise UserError(
+            f"{record.path}:1:1: the steps of a pipeline of {num_stages} stages overlap, and how long each took is not "
+            "recorded; fit the requests alone"
+        )
     return _asynchronous_ns(record.steps) if record.server["async_scheduling"] else _synchronous_ns(record)
 
 

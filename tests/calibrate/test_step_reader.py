@@ -44,6 +44,14 @@ def test_an_asynchronous_engine_is_timed_from_completion_to_completion(tmp_path:
     assert [duration for _, duration in record.durations()] == [9_000_000, 21_000_000]
 
 
+def test_the_steps_of_a_pipeline_have_no_known_durations(tmp_path: Path) -> None:
+    path = _write(tmp_path / "steps.jsonl", INIT | {"pipeline_parallel_size": 2}, _step(1.0), _step(1.009))
+    record = read_steps(path)
+    assert len(record.steps) == 2
+    with pytest.raises(UserError, match=r":1:1: the steps of a pipeline of 2 stages overlap.*; fit the requests alone$"):
+        list(record.durations())
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
 def test_a_record_cut_in_its_last_line_keeps_the_lines_before(tmp_path: Path, suffix: str) -> None:
     text = "".join(json.dumps(event) + "\n" for event in (INIT, ADD, _step(1.0), _step(2.0)))
