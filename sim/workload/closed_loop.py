@@ -43,6 +43,7 @@ class ClosedLoop:
         self._end_ns = end_ns
         self._last_ns = 0
         self._num_requests = 0
+        self._is_closed = False  # the oldest spawned request got no permit before the end
         self._ready: deque[ClientRequest] = deque()  # have a permit, not popped yet
 
     @property
@@ -54,7 +55,7 @@ class ClosedLoop:
         """Returns when the next request is to be sent (see `Workload`)."""
         if self._ready:
             return self._ready[0].sent_ns
-        if not self._free_permits:
+        if not self._free_permits or self._is_closed:
             return None
         spawn_ns = self._source.next_ns
         return None if spawn_ns is None or self._is_over(spawn_ns) else spawn_ns
@@ -80,9 +81,11 @@ class ClosedLoop:
         """Hands the permit to the oldest request that waits for one (see `Workload`)."""
         self._last_ns = max(self._last_ns, now_ns)
         spawn_ns = self._source.next_ns
-        if spawn_ns is not None and spawn_ns <= now_ns and not self._free_permits and not self._is_over(now_ns):
+        is_waiting = spawn_ns is not None and spawn_ns <= now_ns and not self._free_permits
+        if is_waiting and not self._is_over(now_ns):
             self._acquire(now_ns)
         else:
+            self._is_closed |= is_waiting  # those behind it would be sent later still
             self._free_permits += 1
 
     def _acquire(self, sent_ns: int) -> None:

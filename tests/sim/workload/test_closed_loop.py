@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.records import Outcome
 from sim.workload.build import build_workload
-from tests.sim.workload.made import closed_loop
+from tests.sim.workload.made import ONE_SHOT, closed_loop, scenario
 from tests.sim.workload.server import SECOND, serve
 
 loads = st.fixed_dictionaries(
@@ -133,3 +133,15 @@ def test_a_client_gives_up_after_its_timeout() -> None:
 def test_the_run_ends_with_its_last_answer() -> None:
     workload = build_workload(closed_loop(max_concurrency=4), 0)
     assert serve(workload).served[-1].done_ns == workload.arrivals_end_ns == 50 * SECOND
+
+
+@pytest.mark.parametrize("client_timeout", [None, "2s"])
+def test_nothing_is_sent_after_the_end_of_the_run(client_timeout: str | None) -> None:
+    """What still waits for a permit then is never sent: it is not sent late, as of the moment it was spawned."""
+    data = {"kind": "closed_loop", "num_requests": 200, "max_concurrency": 2, "classes": [ONE_SHOT]}
+    case = scenario({**data, "client_timeout": client_timeout}, run={"duration": "10s"})
+    run = serve(build_workload(case, 0), 3 * SECOND)
+    every = 2 if client_timeout else 3
+    assert [request.sent_ns for request in run.sent] == [
+        start * SECOND for start in range(0, 10, every) for _ in range(2)
+    ]
