@@ -105,8 +105,10 @@ class Router:
         Args:
             client: the request.
             number: the replica.
-            record: its record, where the replica's server had made one.
+            record: its record, where this replica's server had it.
         """
+        if record is None:
+            record = self.records.pop(client.request_id, None)  # made by a replica where it failed before
         started = record is not None and record.first_token_ns >= 0
         tried = self._tried.setdefault(client.request_id, [])
         tried.append(number)
