@@ -169,6 +169,7 @@ class ApiServer:
 
         The caller decides what becomes of them; the records hold what the clients got.
         """
+        self.engine.settle()
         taken: list[tuple[ClientRequest, RequestRecord | None]] = []
         for request, pending in self._pending.items():
             self._note_progress(pending.record, request)

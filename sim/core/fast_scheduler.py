@@ -135,7 +135,7 @@ class FastScheduler(Scheduler):
         """Gives every pooled request a token, and the others what they miss. Returns the budget left."""
         pool = self.pool
         if pool.members and self._needs_reference(threshold):
-            self._empty_pool()
+            self.settle()
         if not pool.members:
             return super()._schedule_running(output, threshold)
         token_budget = self._schedule_beside_pool(output, threshold)
@@ -290,6 +290,7 @@ class FastScheduler(Scheduler):
         manager.catch_up(request)
         manager.cache_blocks(request, self.pool.num_cacheable_tokens(request))
 
-    def _empty_pool(self) -> None:
+    def settle(self) -> None:
+        """Brings every request's counters up to date: those that decode in the pool lag behind."""
         for request in list(self.pool.members):
             self._leave_pool(request)

@@ -164,6 +164,11 @@ class EngineCore:
                 outputs.finished.append(request)
         return outputs
 
+    def settle(self) -> None:
+        """Brings the counters of every request up to date, for whoever looks at requests that have not ended."""
+        if self.fast is not None:
+            self.fast.settle()
+
     def can_decode_ahead(self) -> bool:
         """Returns whether all that can happen next is that running requests decode, and nobody looks at each step."""
         fast = self.fast

@@ -96,7 +96,8 @@ def _engine_process(
             continue
         if not engine.has_work():
             next_ns = clients.next_event_ns()
-            yield env.timeout((now if next_ns is None else next_ns) - int(env.now))
+            # A client may have acted while the last step executed: the engine looks at it now, never before now.
+            yield env.timeout((now if next_ns is None else max(now, next_ns)) - int(env.now))
             if next_ns is None:
                 return
             now = int(env.now)

@@ -122,6 +122,26 @@ def test_an_idle_engine_sleeps_until_the_next_arrival():
     assert end_ns == 510 * MS
 
 
+def test_the_clock_does_not_go_back_for_what_a_client_did_during_a_step():
+    """A client gives up at 5 ms and asks again at once; the engine sees both at 10 ms, when its step ends."""
+    delivered = []
+
+    class Impatient(ScriptedClients):
+        def deliver(self, now_ns):
+            delivered.append(now_ns)
+            super().deliver(now_ns)
+            if delivered == [0, 10 * MS]:
+                heapq.heappush(self.arrivals, (5 * MS, 1))
+
+    config = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64)
+    engine = EngineCore(config, CacheConfig(1_000), TEN_MS)
+    clients = Impatient(engine, [create_request(0, max_tokens=1)])
+    clients.by_id[1], clients.token_ns[1] = create_request(1, max_tokens=1, arrival_time=5 * MS), []
+    assert run(engine, clients) == 20 * MS
+    assert delivered == sorted(delivered)
+    assert [(step.scheduled_ns, step.end_ns) for step in clients.steps] == [(0, 10 * MS), (10 * MS, 20 * MS)]
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_server_whose_steps_take_406_ms_serves_no_more_than_2_46_requests_a_second_of_one_step_each(is_async):
     requests = [create_request(i, max_tokens=1, arrival_time=0) for i in range(50)]

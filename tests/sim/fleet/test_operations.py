@@ -75,6 +75,26 @@ def test_a_router_that_tries_again_saves_those_without_a_first_token(tmp_path: P
     assert fleet_of(metrics).num_rerouted == len(saved)
 
 
+def test_a_request_that_is_sent_to_its_failed_replica_again_has_one_record(tmp_path: Path) -> None:
+    """Until the router notices, it knows no better; what fails there a second time is lost."""
+    failure = {"after": "20s", "replica": 0, "restart": "10s", "noticed_after": "5s"}
+    run, _, log = made(open_loop(tmp_path, 30.0, server={"failures": [failure], "router_max_retries": 1}))
+    by_id = {request.request_id: request for request in run.requests}
+    assert len(by_id) == len(run.requests)
+    arrived = [by_id[number] for number, time_ns in log.rerouted if time_ns == 20 * S]
+    assert arrived
+    assert all(request.outcome is Outcome.LOST for request in arrived)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_failed_replica_had_answered_is_what_the_reference_says(tmp_path: Path, seed: int) -> None:
+    """Requests that decode in the pool are brought up to date before their records are closed."""
+    case = open_loop(tmp_path, 10.0, server={**failing(restart="10s"), "router_max_retries": seed})
+    run, expected = simulate(case, seed=seed), simulate(case, seed=seed, reference=True)
+    assert any(request.outcome is Outcome.LOST and request.num_output_tokens > 10 for request in expected.requests)
+    assert list(run.requests) == list(expected.requests)
+
+
 def test_a_client_that_tries_again_gets_its_answer(tmp_path: Path) -> None:
     case = users(tmp_path, 40, server=failing(restart="10s"), retries={"max": 3, "backoff": "100ms"})
     run, metrics, _ = made(case)
