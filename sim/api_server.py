@@ -88,6 +88,7 @@ class ApiServer:
         self._latest_of_user: dict[int, Request] = {}
         self._engine_time = EngineTime()
         self._preempted: dict[int, int] = {}  # request -> its open row in the log of preemptions
+        self._num_preempted = 0  # since the last row of the log of steps: a step without tokens has none
         self._num_prefill_tokens = 0  # prompt tokens of requests without a first token
         self._last_done_ns = 0
 
@@ -148,6 +149,8 @@ class ApiServer:
         log.num_free_blocks.extend(steps.num_free_blocks)
         for column in (log.num_prefill_tokens, log.num_preempted, log.prefix_queries, log.prefix_hits):
             column.extend(zeros)
+        if num_steps:
+            log.num_preempted[-num_steps], self._num_preempted = self._num_preempted, 0
         self._log_steady_gaps(steps)
 
     def publish(self, batch: InFlightBatch, outputs: StepOutputs) -> None:
@@ -158,6 +161,7 @@ class ApiServer:
             self._num_prefill_tokens -= request.num_prompt_tokens
         if batch.output.preempted or self._preempted:
             self._log_preemptions(batch)
+            self._num_preempted += len(batch.output.preempted)
         if not batch.output.is_empty:
             self._engine_time.add(batch, outputs)
             self._log_step(batch, outputs)
@@ -318,7 +322,8 @@ class ApiServer:
         steps.num_running.append(batch.num_running)
         steps.num_waiting.append(batch.num_waiting)
         steps.num_free_blocks.append(batch.num_free_blocks)
-        steps.num_preempted.append(len(batch.output.preempted))
+        steps.num_preempted.append(self._num_preempted)
+        self._num_preempted = 0
         steps.prefix_queries.append(batch.output.num_prefix_queries)
         steps.prefix_hits.append(batch.output.num_prefix_hits)
         self.run.itl.add(batch.end_ns, outputs.gaps)

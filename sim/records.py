@@ -201,7 +201,7 @@ class StepLog:
     num_running: array[int] = field(default_factory=_column)
     num_waiting: array[int] = field(default_factory=_column)
     num_free_blocks: array[int] = field(default_factory=_column)
-    num_preempted: array[int] = field(default_factory=_column)
+    num_preempted: array[int] = field(default_factory=_column)  # since the row before: a step without tokens has none
     prefix_queries: array[int] = field(default_factory=_column)  # prompt tokens looked up at admission in this step
     prefix_hits: array[int] = field(default_factory=_column)  # of those, found in the cache
 

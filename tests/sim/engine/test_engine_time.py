@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from sim.engine.recorded import LinearCost
 from sim.records import Outcome, RunRecord
 from sim.scenario.load import scenario_from_text
 from sim.simulate import simulate
+from tests.cases.build import sent, serve
 
 _WORLD = """
 name: world
@@ -76,3 +78,12 @@ def test_a_row_for_every_preemption_ends_when_its_request_is_scheduled_again() -
         request = by_request[number]
         assert request.scheduled_ns <= start < request.finish_ns
         assert start < end <= request.finish_ns or (end == -1 and request.outcome is Outcome.TIMED_OUT)
+
+
+@pytest.mark.parametrize("reference", [True, False])
+def test_a_preemption_in_a_step_without_tokens_is_in_the_log_of_steps_too(reference: bool) -> None:
+    """The first request's only token is in flight, and the second finds no block: nothing is left to compute."""
+    requests = [sent(0, 31, 1), sent(1, 16, 4)]
+    run = serve(requests, LinearCost(900, 11), num_gpu_blocks=4, async_scheduling=True, reference=reference)
+    assert [request.num_preemptions for request in run.requests] == [0, 1]
+    assert sum(run.steps.num_preempted) == 1
