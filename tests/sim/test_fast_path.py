@@ -25,7 +25,7 @@ _MODELS = ("meta-llama/Llama-3.1-8B-Instruct", "openai/gpt-oss-20b", "google/gem
 
 
 def draw_scenario(rng: random.Random) -> Scenario:
-    """Returns a small scenario in which much goes on: full pools, long prompts, short patience."""
+    """Returns a small scenario in which much goes on: full pools, long prompts, short patience, failures."""
     max_model_len = rng.choice((512, 2048, 4096))
     flags: dict[str, Any] = {
         "max_model_len": max_model_len,
@@ -44,13 +44,32 @@ def draw_scenario(rng: random.Random) -> Scenario:
         workload["client_timeout"] = rng.choice(("2s", "10s", "30s"))
         if rng.random() < 0.5:
             workload["retries"] = {"max": 2, "backoff": "1s"}
-    server = {"model": rng.choice(_MODELS), "gpu": rng.choice(("h100", "l4")), "flags": flags}
+    server = {"model": rng.choice(_MODELS), "gpu": rng.choice(("h100", "l4", "mi300x")), "flags": flags}
+    _draw_rare(rng, server)
     scenario: dict[str, Any] = {"name": "drawn", "server": server, "workload": workload, "run": {"duration": "40s"}}
-    least = plan(scenario_from_text(yaml.safe_dump(scenario))).cache_config
+    memory = plan(scenario_from_text(yaml.safe_dump(scenario))).memory
     if rng.random() < 0.7:  # from what one request needs to four times as much
-        blocks = -(-max_model_len // least.block_size) * len(least.kv_cache_groups)
-        flags["num_gpu_blocks_override"] = 4 + round(blocks * rng.uniform(1.1, 4))
+        blocks = memory.layout.blocks_per_request(max_model_len)
+        flags["num_gpu_blocks_override"] = 1 + round(blocks * rng.uniform(1, 4))
+    elif memory.num_gpu_blocks > 200_000:
+        flags["num_gpu_blocks_override"] = 200_000  # the reference lists them all
     return scenario_from_text(yaml.safe_dump(scenario))
+
+
+def _draw_rare(rng: random.Random, server: dict[str, Any]) -> None:
+    """Adds what few servers have: gates of admission, blocks of any size, replicas that fail."""
+    flags = server["flags"]
+    if rng.random() < 0.2:
+        flags["watermark"] = rng.choice((0.05, 0.3))
+    if rng.random() < 0.2:
+        flags["long_prefill_token_threshold"] = rng.choice((1, 16, 128))
+    if rng.random() < 0.3:
+        flags["scheduler_reserve_full_isl"] = False
+    if rng.random() < 0.3:
+        flags["block_size"] = rng.choice((1, 5, 17, 100)) if server["gpu"] == "mi300x" else rng.choice((32, 48, 256))
+    if rng.random() < 0.2:
+        server |= {"replicas": 2, "router_max_retries": rng.choice((0, 1))}
+        server["failures"] = [{"after": f"{rng.randint(1, 20)}s", "replica": 1, "noticed_after": "1s", "restart": "5s"}]
 
 
 def _draw_users(rng: random.Random, max_model_len: int) -> dict[str, Any]:
