@@ -9,6 +9,7 @@ worker dies a second time is named. All others go on in a fresh pool.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -210,8 +211,25 @@ def _backend(cluster: Cluster | None) -> AbstractContextManager[Any]:
     from joblib import parallel_config  # noqa: PLC0415 - see num_workers
 
     if cluster is None:
+        _let_workers_be_killed()
         return parallel_config(backend="loky", inner_max_num_threads=1)  # type: ignore[no-any-return]
     return parallel_config(backend="ray")  # type: ignore[no-any-return]
+
+
+def _let_workers_be_killed() -> None:
+    """Gives loky's processes the `kill` that they lack.
+
+    loky kills its workers by psutil or the program pgrep; where there is neither, as in a slim image, or where pgrep is
+    ended by the signal that ends this program, it warns and calls `kill`. Without one its thread dies, and to shut the
+    pool down takes for ever.
+    """
+    if os.name != "posix":
+        return
+    from joblib.externals.loky.backend.popen_loky_posix import Popen  # noqa: PLC0415 - see num_workers
+
+    if not hasattr(Popen, "kill"):
+        Popen.kill = lambda process: os.kill(process.pid, signal.SIGKILL)
+    warnings.filterwarnings("ignore", message="Failed to kill subprocesses on this platform")
 
 
 def _broken_pool(cluster: Cluster | None) -> tuple[type[Exception], ...]:

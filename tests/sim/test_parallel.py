@@ -84,6 +84,16 @@ def test_the_iterator_can_be_closed_half_way() -> None:
     assert results(square, [5], 2) == [25]
 
 
+def test_workers_end_where_there_is_no_pgrep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a slim image: a pool that breaks and one that is closed half way."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert results(dies, [(number, 2) for number in range(6)], 2) == [0, 1, Failure(KILLED), 3, 4, 5]
+    calls = call_each(square, list(range(50)), jobs=2)
+    next(calls)
+    calls.close()  # type: ignore[attr-defined]
+    assert results(square, [4], 2) == [16]
+
+
 def test_a_worker_computes_on_one_thread() -> None:
     assert results(threads, [1, 2], 2) == ["1", "1"]
 
