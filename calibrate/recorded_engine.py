@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from calibrate.step_record import StepRecord
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
@@ -37,7 +35,7 @@ def engine_configs(record: StepRecord) -> tuple[SchedulerConfig, CacheConfig]:
     longest = max((r.num_prompt_tokens + r.max_tokens for r in record.added), default=1)
     flags = {"max_model_len": longest + 1, **{key: server[key] for key in SCHEDULER_KEYS if key in server}}
     try:
-        groups = tuple(_kv_spec(record, *group) for group in server.get("kv_groups", [["full", None]]))
+        groups = tuple(kv_spec(kind, window) for kind, window, *_ in server.get("kv_groups", [["full", None]]))
         cache_flags = {key: server[key] for key in CACHE_KEYS}
         return SchedulerConfig(**flags), CacheConfig(**cache_flags, kv_cache_groups=groups)
     except (KeyError, TypeError, ValueError) as error:
@@ -45,11 +43,18 @@ def engine_configs(record: StepRecord) -> tuple[SchedulerConfig, CacheConfig]:
         raise UserError(f"{record.path}:1:1: this engine cannot be simulated: {reason}") from None
 
 
-def _kv_spec(record: StepRecord, kind: str, window: int | None, *_: Any) -> KVCacheSpec:
+def kv_spec(kind: str, window: int | None = None) -> KVCacheSpec:
+    """Returns the KV cache of layers of a kind.
+
+    Raises:
+        ValueError: of a kind that is not simulated.
+    """
     match kind, window:
         case "full", None:
             return FullAttentionSpec()
         case "sliding", int():
             return SlidingWindowSpec(window)
         case _:
-            raise UserError(f"{record.path}:1:1: KV caches of kind {kind!r} are not simulated; kinds: full, sliding")
+            raise ValueError(
+                f"KV caches of kind {kind!r}, window {window}, are not simulated; kinds: full, sliding with a window"
+            )

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrate.recorded_engine import CACHE_KEYS, SCHEDULER_KEYS
+from calibrate.recorded_engine import CACHE_KEYS, SCHEDULER_KEYS, kv_spec
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.kv_cache_coordinator import Blocks
-from sim.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec, get_kv_cache_groups
+from sim.core.kv_cache_interface import SlidingWindowSpec, get_kv_cache_groups
 from sim.core.request import Request, RequestStatus, Segment
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs
 from sim.engine.process import run
@@ -95,7 +95,7 @@ def _build_engine(case: Json, reference: bool) -> EngineCore:
     if unknown:
         raise ValueError(f"unknown engine keys {unknown}; known: {sorted((*SCHEDULER_KEYS, *CACHE_KEYS))}")
     scheduler_config = SchedulerConfig(**{key: value for key, value in flags.items() if key in SCHEDULER_KEYS})
-    groups = get_kv_cache_groups([(_layer_spec(*layer), layer[1]) for layer in layers])
+    groups = get_kv_cache_groups([(kv_spec(kind, *window), count) for kind, count, *window in layers])
     cache_flags = {key: value for key, value in flags.items() if key in CACHE_KEYS}
     cache_config = CacheConfig(**cache_flags, kv_cache_groups=groups)
     needed = blocks_for_one_request(scheduler_config, cache_config)
@@ -133,16 +133,6 @@ def blocks_for_one_request(scheduler_config: SchedulerConfig, cache_config: Cach
         else -(-max_model_len // block_size)
         for group in cache_config.kv_cache_groups
     )
-
-
-def _layer_spec(kind: str, _count: int, window: int | None = None) -> KVCacheSpec:
-    match kind, window:
-        case "full", None:
-            return FullAttentionSpec()
-        case "sliding", int():
-            return SlidingWindowSpec(window)
-        case _:
-            raise ValueError(f"unknown kv layer {kind!r} with window {window}; known: full, sliding with a window")
 
 
 class _CaseClients:

@@ -183,7 +183,7 @@ def test_a_file_that_is_something_else_is_one_clear_line(tmp_path):
     [
         (lambda case: case["engine"].update(max_num_seq=4), "unknown engine keys ['max_num_seq']"),
         (lambda case: case["engine"].update(num_gpu_blocks=5), "num_gpu_blocks (5) must be at least"),
-        (lambda case: case["engine"].update(kv_layers=[["linear", 2]]), "unknown kv layer 'linear'"),
+        (lambda case: case["engine"].update(kv_layers=[["linear", 2]]), "kind 'linear', window None, are not"),
         (lambda case: case["cost_us"].pop("base"), "base"),
         (lambda case: case["requests"][0].pop("max_tokens"), "missing 'max_tokens'"),
         (lambda case: case["requests"][0].update(prompt=[[0, 5_000]]), "it must have at least one and fewer than"),

@@ -121,7 +121,7 @@ def test_an_engine_that_is_not_simulated_is_refused(tmp_path: Path) -> None:
     _pressed(path)
     record = read_steps(path)
     record.server["kv_groups"] = [["MambaSpec", None, 4]]
-    with pytest.raises(UserError, match="'MambaSpec' are not simulated; kinds: full, sliding"):
+    with pytest.raises(UserError, match="'MambaSpec', window None, are not simulated; kinds: full, sliding"):
         compare_steps(record)
 
 
