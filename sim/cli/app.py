@@ -27,16 +27,22 @@ from sim.cli.signals import INTERRUPTED
 from sim.cli.size import size
 from sim.cli.spot_check import spot_check
 from sim.cli.sweep import sweep
+from sim.cli.usage import in_one_line
 from sim.cli.what_if import what_if
 from sim.errors import UserError
 
 
 class _Commands(TyperGroup):
-    """The commands; Ctrl-C in one that has nothing to say of it is one line, and not silence."""
+    """The commands; what is wrong with a command line is one line, and so is Ctrl-C in one that says nothing of it."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with in_one_line():
+            return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with in_one_line():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo("interrupted before the end", err=True)
             raise typer.Exit(INTERRUPTED) from None
