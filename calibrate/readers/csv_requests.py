@@ -9,16 +9,16 @@ import numpy as np
 
 from calibrate.readers.measured import Floats, MeasuredRun, measured_run
 from sim.errors import UserError
-from sim.workload.csv_columns import Column, Labels, read_columns, whole_numbers
+from sim.workload.csv_columns import MOST_SECONDS, SECONDS, Column, Labels, read_columns, whole_numbers
 from sim.workload.trace import Trace
 
 _PER_UNIT = {"s": 1.0, "ms": 1e-3}
 
 
 def _optional_numbers(cells: Sequence[str]) -> Floats:
-    """Parses numbers, at least 0; an empty cell, NA or nan is unknown."""
+    """Parses numbers from 0 to the longest time; an empty cell, NA or nan is unknown."""
     values = np.array([np.nan if cell.strip().lower() in ("", "na", "nan") else float(cell) for cell in cells])
-    if np.isinf(values).any() or (values < 0).any():
+    if (values > MOST_SECONDS).any() or (values < 0).any():
         raise ValueError
     return values
 
@@ -31,13 +31,12 @@ def _known_numbers(cells: Sequence[str]) -> Floats:
 
 
 def _seconds(names: tuple[str, ...], *, known: bool, optional: bool) -> Column:
-    expects = "a number of seconds, at least 0"
     parse = _known_numbers if known else _optional_numbers
-    return Column(names, parse, expects if known else f"{expects}, or nothing", optional)
+    return Column(names, parse, SECONDS if known else f"{SECONDS}, or nothing", optional)
 
 
 def _milliseconds(*names: str) -> Column:
-    return Column(names, _optional_numbers, "a number of milliseconds, at least 0, or nothing", optional=True)
+    return Column(names, _optional_numbers, "a number of milliseconds, from 0 to 9e9, or nothing", optional=True)
 
 
 def read_request_csv(path: Path) -> MeasuredRun:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sim.errors import UserError
+from sim.workload.csv_columns import MOST_SECONDS
 from sim.workload.text_files import open_lines
 
 
@@ -56,10 +56,10 @@ class JsonFile:
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a JSON value is a finite number that is not negative."""
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+    """Returns whether a JSON value is a number from 0 to the longest time that a recording may have."""
+    return type(value) in (int, float) and 0 <= value <= MOST_SECONDS
 
 
 def is_count(value: Any) -> bool:
     """Returns whether a JSON value is a whole number of at least 1."""
-    return type(value) is int and value >= 1
+    return type(value) is int and 1 <= value < 2**62

@@ -55,6 +55,8 @@ def run(  # noqa: PLR0917 - typer calls it, by name
     """
     from sim.capacity import NoDataError, SearchInterruptedError
 
+    if not as_report:
+        _refuse_report_options(lang, what_if)
     overrides = [*(set_ or []), *run_overrides(seeds, seed)]
     loaded = at_one_load(_load(scenario, overrides, variant), scenario, users, rate, concurrency)
     report = _Report(lang, what_if, jobs) if as_report else None
@@ -91,6 +93,21 @@ def run_overrides(seeds: int | None, seed: int | None) -> list[str]:
     """Returns the changes that `--seeds` and `--seed` mean."""
     given = {"run.seeds": seeds, "run.seed": seed}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _refuse_report_options(lang: str, what_if: bool | None) -> None:
+    """Refuses what only a report shows, where none is written.
+
+    Raises:
+        UserError: one was given.
+    """
+    from sim.errors import UserError
+
+    if lang != "en":
+        raise UserError(f"--lang {lang}: the language of the report, and none is written; add --report")
+    if what_if is not None:
+        option = "--what-if" if what_if else "--no-what-if"
+        raise UserError(f"{option}: changes are simulated for the report, and none is written; add --report")
 
 
 def _load(path: Path, overrides: list[str], variant: str | None) -> Scenario:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.options import AsJson
+from sim.cli.size_tables import print_tables
 
 if TYPE_CHECKING:
     from sim.memory import ServerSpec
@@ -81,9 +82,9 @@ def size(
     given = locals()  # by the names of the flags, which are those of the fields they go to
     _check_finite(given)
     if list_models or list_gpus:
-        _print_tables(models=list_models, gpus=list_gpus)
+        print_tables(models=list_models, gpus=list_gpus, as_json=as_json)
         return
-    loaded = _load(scenario, set_ or [], variant) if scenario else None
+    loaded = _load(scenario, set_ or [], variant)
     if loaded is not None and loaded.server.kind == "ollama":
         report = _sized_ollama(loaded, given)
     else:
@@ -128,18 +129,27 @@ def _changed(part: Any, given: dict[str, Any]) -> Any:
 
 
 def _check_finite(given: dict[str, Any]) -> None:
-    """Refuses `nan` and `inf`, which are numbers to Python."""
+    """Refuses `nan` and `inf`, which are numbers to Python, and more memory than any GPU has."""
     from sim.errors import UserError
+    from sim.memory.flags import MOST_GIB
 
     for name, value in given.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"--{name.replace('_', '-')}: expected a finite number; got {value}")
+    if given["gpu_memory_gib"] is not None and given["gpu_memory_gib"] > MOST_GIB:
+        raise UserError(f"--gpu-memory-gib: must be at most {MOST_GIB}; got {given['gpu_memory_gib']:g}")
 
 
-def _load(path: Path, overrides: list[str], variant: str | None) -> Scenario:
+def _load(path: Path | None, overrides: list[str], variant: str | None) -> Scenario | None:
+    from sim.errors import UserError
     from sim.scenario.load import load_scenario
 
-    return load_scenario(path, overrides, variant)
+    if path is not None:
+        return load_scenario(path, overrides, variant)
+    if overrides or variant is not None:
+        option = f"--set {overrides[0]}" if overrides else f"--variant {variant}"
+        raise UserError(f"{option}: changes a scenario, and none is given; give one, or the options of the server")
+    return None
 
 
 def _sized_ollama(scenario: Scenario, given: dict[str, Any]) -> Any:
@@ -188,16 +198,3 @@ def _sized(request: _Request, gpu_memory_gib: float | None, sliding_window: int 
     if device is None:
         raise UserError("gpu: give --gpu; --list-gpus lists the table, --gpu-memory-gib replaces a GPU's memory")
     return BudgetReport(model.name, device.name, server, memory_budget(model, device, server))
-
-
-def _print_tables(*, models: bool, gpus: bool) -> None:
-    from sim.hardware import GPUS
-    from sim.models import find_model, model_names
-
-    if models:
-        for name in model_names():
-            model = find_model(name)
-            typer.echo(f"{name:<32}{model.num_params / 1e9:>8.2f} B  {model.max_position_embeddings:>8,} tokens")
-    if gpus:
-        for gpu in GPUS:
-            typer.echo(f"{gpu.name:<20}{gpu.memory_gib:>8.2f} GiB  {gpu.bandwidth_bytes_per_s / 1e9:>8,.0f} GB/s")

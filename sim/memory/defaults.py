@@ -8,13 +8,15 @@ from typing import TypeVar
 from sim.errors import UserError
 from sim.hardware import Gpu
 from sim.memory import version as since
-from sim.memory.flags import EngineFlags, ResolvedFlags
+from sim.memory.flags import MOST_GIB, EngineFlags, ResolvedFlags
 from sim.memory.version import Version, parse_version
 from sim.models import ModelSpec
 
 _T = TypeVar("_T")
 _HALF = {"half": "float16", "float": "float32"}
 _DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+_MOST_BLOCKS = 1_000_000_000  # a thousand times those of the largest GPU and the smallest block
+
 KV_CACHE_DTYPES = ("auto", "float16", "bfloat16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc")
 
 
@@ -174,6 +176,10 @@ def _dtype(flags: EngineFlags, gpu: Gpu, model: ModelSpec) -> str:
 
 def _check(flags: ResolvedFlags, gpu: Gpu, model: ModelSpec) -> None:
     """Raises UserError for the combinations that vLLM's config classes reject before anything is loaded."""
+    if (flags.num_gpu_blocks_override or 0) > _MOST_BLOCKS:
+        raise UserError(f"num_gpu_blocks_override: must be at most {_MOST_BLOCKS}; got {flags.num_gpu_blocks_override}")
+    if (flags.kv_cache_memory_bytes or 0) > MOST_GIB * 2**30:
+        raise UserError(f"kv_cache_memory_bytes: must be at most {MOST_GIB} GiB; got {flags.kv_cache_memory_bytes}")
     if flags.kv_cache_dtype not in KV_CACHE_DTYPES:
         raise UserError(f"kv_cache_dtype: must be one of {', '.join(KV_CACHE_DTYPES)}, not {flags.kv_cache_dtype!r}")
     if not 0 < flags.gpu_memory_utilization <= 1:

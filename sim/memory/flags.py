@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sim.errors import UserError
+
+MOST_GIB = 1_000_000
+"""Memory of a GPU, at most: thousands of times that of the largest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFlags:
@@ -62,6 +67,19 @@ class MemoryOverrides:
     num_state_blocks: int | None = None
     kv_bytes_per_token: float | None = None
     free_gib: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses what no GPU has, before it overflows.
+
+        Raises:
+            UserError: a value is too large, or a token takes less than a byte.
+        """
+        for name in ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib", "free_gib"):
+            value = getattr(self, name)
+            if value is not None and value > MOST_GIB:
+                raise UserError(f"{name}: must be at most {MOST_GIB}; got {value:g}")
+        if self.kv_bytes_per_token is not None and self.kv_bytes_per_token < 1:
+            raise UserError(f"kv_bytes_per_token: must be at least 1; got {self.kv_bytes_per_token:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

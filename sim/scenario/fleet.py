@@ -48,7 +48,7 @@ class Failure(Part):
 class SlowGpu(Part):
     """One GPU of a replica is slower for a time (hot, or throttled): all GPUs of the replica wait for it."""
 
-    factor: float = Field(ge=1, description="How many times as long it takes.")
+    factor: float = Field(ge=1, le=1000, description="How many times as long it takes.")
     after: Duration = Field(default=0.0, description="From here on, counted from the start of the run.")
     until: Duration | None = Field(default=None, description="Until here. Default: to the end.")
     replica: int = Field(default=0, ge=0, description="Which replica, counted from 0.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, field_validator
 
-from sim.scenario.bounds import MOST_GPUS, MOST_REPLICAS
+from sim.scenario.bounds import MOST_GIB, MOST_GPUS, MOST_REPLICAS
 from sim.scenario.fleet import Autoscaling, Failure, ModelSwitch, Router, SlowGpu
 from sim.scenario.ollama import VERSION_PATTERN, Ollama, StaticBatching, quoted_version
 from sim.scenario.part import Part
@@ -66,12 +66,16 @@ class Flags(Part):
 class MemoryOverrides(Part):
     """Measured memory, from the log of a real server, used in place of the estimates. Per GPU, in GiB."""
 
-    weights_gib: float | None = Field(default=None, ge=0, description="Weights ('model weights take').")
-    activation_gib: float | None = Field(default=None, ge=0, description="Peak of the activations.")
-    non_torch_gib: float | None = Field(default=None, ge=0, description="Memory outside PyTorch.")
-    graphs_gib: float | None = Field(default=None, ge=0, description="CUDA graphs.")
-    kv_cache_gib: float | None = Field(default=None, ge=0, description="KV cache ('Available KV cache memory').")
-    free_gib: float | None = Field(default=None, ge=0, description="Free memory before the start. Default: enough.")
+    weights_gib: float | None = Field(default=None, ge=0, le=MOST_GIB, description="Weights ('model weights take').")
+    activation_gib: float | None = Field(default=None, ge=0, le=MOST_GIB, description="Peak of the activations.")
+    non_torch_gib: float | None = Field(default=None, ge=0, le=MOST_GIB, description="Memory outside PyTorch.")
+    graphs_gib: float | None = Field(default=None, ge=0, le=MOST_GIB, description="CUDA graphs.")
+    kv_cache_gib: float | None = Field(
+        default=None, ge=0, le=MOST_GIB, description="KV cache ('Available KV cache memory')."
+    )
+    free_gib: float | None = Field(
+        default=None, ge=0, le=MOST_GIB, description="Free memory before the start. Default: enough."
+    )
     num_state_blocks: int | None = Field(
         default=None, gt=0, description="State blocks of a hybrid (Mamba) model: one a running request."
     )
@@ -111,7 +115,10 @@ class Server(Part):
         default=None, description="What joins the GPUs; default: NVLink where the GPU has it."
     )
     clock_factor: float = Field(
-        default=1.0, gt=0, le=1, description="Share of the GPUs' clock that a power limit leaves; memory is not slower."
+        default=1.0,
+        ge=0.01,
+        le=1,
+        description="Share of the GPUs' clock that a power limit leaves; memory is not slower.",
     )
     slow_gpus: Annotated[tuple[SlowGpu, ...], Strict(False)] = Field(
         default=(), description="GPUs that are slower than the others of their group for a time."

@@ -13,6 +13,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+MOST_SECONDS_OF_ANY = 1e9
+"""Of any duration: far beyond the longest run, and its nanoseconds fit 64 bits."""
+
 _USUAL_NAMES = {
     "sec": "s", "secs": "s", "second": "s", "seconds": "s", "m": "min", "mins": "min", "minute": "min",
     "minutes": "min", "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d",
@@ -26,11 +29,13 @@ def parse_duration(value: Any) -> float:
     """Returns the seconds of a text like `45s`; 0 needs no unit.
 
     Raises:
-        ValueError: not a number with a known unit, or negative.
+        ValueError: not a number with a known unit, negative, or longer than any simulation.
     """
     seconds = _parse(value, SECONDS, what="a duration", example="45s")
     if seconds < 0:
         raise ValueError(f"a duration cannot be negative; got {value!r}")
+    if seconds > MOST_SECONDS_OF_ANY:
+        raise ValueError(f"a duration is at most 1e9s (31 years); got {value!r}")
     return seconds
 
 

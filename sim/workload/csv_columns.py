@@ -20,6 +20,13 @@ from sim.errors import UserError
 from sim.workload.text_files import Lines, open_lines
 
 _ROWS = 65536
+_MOST = 2**62
+
+MOST_SECONDS = 9e9
+"""The longest time in a recording: 285 years. It leaves room for seconds since 1970, but not for milliseconds."""
+
+SECONDS = "a number of seconds, from 0 to 9e9"
+"""What `seconds` expects."""
 
 CellParser = Callable[[Sequence[str]], NDArray[Any]]
 """Turns cells into values; raises ValueError when any of them is not as expected."""
@@ -70,11 +77,11 @@ def read_header(path: Path) -> list[str]:
 
 
 def whole_numbers(minimum: int) -> CellParser:
-    """Parses whole numbers (12 or 12.0), at least `minimum`."""
+    """Parses whole numbers (12 or 12.0), at least `minimum`, that fit 64 bits."""
 
     def parse(cells: Sequence[str]) -> NDArray[np.int64]:
         values = np.array(list(map(float, cells)))
-        if not (np.isfinite(values) & (values == np.rint(values)) & (values >= minimum)).all():
+        if not (np.isfinite(values) & (values == np.rint(values)) & (values >= minimum) & (values < _MOST)).all():
             raise ValueError
         return values.astype(np.int64)
 
@@ -85,6 +92,14 @@ def numbers(cells: Sequence[str]) -> NDArray[np.float64]:
     """Parses finite numbers, at least 0."""
     values = np.array(list(map(float, cells)))
     if not (np.isfinite(values) & (values >= 0)).all():
+        raise ValueError
+    return values
+
+
+def seconds(cells: Sequence[str]) -> NDArray[np.float64]:
+    """Parses times in seconds that can be counted in nanoseconds of 64 bits: from 0 to `MOST_SECONDS`."""
+    values = numbers(cells)
+    if (values > MOST_SECONDS).any():
         raise ValueError
     return values
 

@@ -12,7 +12,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from sim.scenario.bounds import MOST_SECONDS
 from sim.workload.random import IntSampler, Sampler
+
+_MOST_TOKENS = 2.0**40
+"""What a drawn length is cut to: longer than any model's context, and the sum of a thousand fits 64 bits."""
 
 _Z95 = 1.6448536269514722  # the 95th percentile of the standard normal
 
@@ -71,18 +75,18 @@ def empirical(values: NDArray[np.float64]) -> Sampler:
 
 
 def tokens(sampler: Sampler) -> IntSampler:
-    """Rounds to whole tokens, at least one."""
+    """Rounds to whole tokens, at least one; a length beyond any context is cut, so that it stays a number."""
 
     def draw(generator: Generator, n: int) -> NDArray[np.int64]:
-        return np.maximum(np.rint(sampler(generator, n)), 1.0).astype(np.int64)
+        return np.clip(np.rint(sampler(generator, n)), 1.0, _MOST_TOKENS).astype(np.int64)
 
     return draw
 
 
 def nanoseconds(sampler: Sampler) -> IntSampler:
-    """Rounds seconds to whole nanoseconds, never negative."""
+    """Rounds seconds to whole nanoseconds, never negative; a time beyond the longest run is cut: it never comes."""
 
     def draw(generator: Generator, n: int) -> NDArray[np.int64]:
-        return np.maximum(np.rint(sampler(generator, n) * 1e9), 0.0).astype(np.int64)
+        return np.rint(np.clip(sampler(generator, n), 0.0, MOST_SECONDS) * 1e9).astype(np.int64)
 
     return draw

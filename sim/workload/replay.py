@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.errors import UserError
 from sim.workload.client import ClientRequest, Prompt
+from sim.workload.csv_columns import MOST_SECONDS
 from sim.workload.streams import TokenStreams
 from sim.workload.trace import Int64s, Trace
 
@@ -100,8 +102,20 @@ def replay_times(trace: Trace, scale: float, behind_a_cap: bool) -> Int64s:
         trace: the recording.
         scale: recorded times are multiplied by this; 0.5 doubles the rate.
         behind_a_cap: whether the replay has a cap on requests in flight.
+
+    Raises:
+        UserError: the replay would last longer than 64 bits of nanoseconds can count.
     """
     times = trace.sent_ns
     if behind_a_cap and trace.wanted_ns is not None:
         times = np.maximum.accumulate(trace.wanted_ns)
-    return times if scale == 1 else np.rint(times * scale).astype(np.int64)
+    if scale == 1:
+        return times
+    last_s = float(times[-1]) / 1e9 * scale
+    if last_s > MOST_SECONDS:
+        raise UserError(
+            f"the recording would be sent over {last_s:.3g} s; at most {MOST_SECONDS:g} s: change the rate, time_scale "
+            "or rate_scale"
+        )
+    scaled: Int64s = np.rint(times * scale).astype(np.int64)
+    return scaled

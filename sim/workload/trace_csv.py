@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.workload.csv_columns import Column, Labels, numbers, read_columns, utc_nanoseconds, whole_numbers
+from sim.workload.csv_columns import SECONDS, Column, Labels, read_columns, seconds, utc_nanoseconds, whole_numbers
 from sim.workload.trace import Trace
 
 _PROMPT_TOKENS = Column(
@@ -30,11 +30,10 @@ def read_csv(path: Path) -> Trace:
         UserError: as `read_columns`.
     """
     classes, users = Labels(), Labels()
-    seconds = Column(("arrival_s", "time_s", "arrived_at"), numbers, "a number of seconds, at least 0")
     columns = read_columns(
         path,
         {
-            "arrival_s": seconds,
+            "arrival_s": Column(("arrival_s", "time_s", "arrived_at"), seconds, SECONDS),
             "prompt_tokens": _PROMPT_TOKENS,
             "output_tokens": _OUTPUT_TOKENS,
             "class": Column(("class", "class_name"), classes.parse, "a name", optional=True),

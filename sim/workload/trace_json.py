@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sim.errors import UserError
+from sim.workload.csv_columns import MOST_SECONDS
 from sim.workload.text_files import open_lines
 from sim.workload.trace import Int64s, Trace
 
 _MOONCAKE_BLOCK_TOKENS = 512
 _MOONCAKE_KEYS = "timestamp, input_length, output_length, hash_ids"
-_TIME = "a number, at least 0"
+_TIME = "a number, from 0 to 9e9"
+_MILLISECONDS = "a number, from 0 to 9e12"
 _TOKENS = "a whole number of tokens, at least 1"
 
 
@@ -37,7 +38,7 @@ def read_mooncake(path: Path) -> Trace:
             if line.isspace():
                 continue
             entry = _MooncakeLine(path, line, lines.number)
-            sent_ns.append(round(entry.get("timestamp", _is_time, _TIME) * 1e6))
+            sent_ns.append(round(entry.get("timestamp", _is_milliseconds, _MILLISECONDS) * 1e6))
             prompts.append(entry.get("input_length", _is_count, _TOKENS))
             outputs.append(entry.get("output_length", _is_count, _TOKENS))
             hashes.extend(entry.hash_ids())
@@ -164,11 +165,15 @@ class _BenchResult:
 
 
 def _is_time(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+    return type(value) in (int, float) and 0 <= value <= MOST_SECONDS
+
+
+def _is_milliseconds(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1000 * MOST_SECONDS
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1
+    return type(value) is int and 1 <= value < 2**62
 
 
 def _array(column: array[int]) -> Int64s:

@@ -68,8 +68,13 @@ def test_the_first_requests_keep_their_latencies(tmp_path: Path) -> None:
         (["arrival,input_tokens,output_tokens", "0,1,1"], "a.csv:1:1: no column 'arrival_s'"),
         (
             [HEADER, "0,0,10,2,x,1.6"],
-            "a.csv:2:10: ttft_s: got 'x'; expected a number of seconds, at least 0, or nothing",
+            "a.csv:2:10: ttft_s: got 'x'; expected a number of seconds, from 0 to 9e9, or nothing",
         ),
+        (
+            [HEADER, "1e300,0,10,2,1,1.6"],
+            "a.csv:2:1: arrival_s: got '1e300'; expected a number of seconds, from 0 to 9e9",
+        ),
+        ([HEADER, "0,0,1e300,2,1,1.6"], "a.csv:2:5: input_tokens: got '1e300'"),
         ([HEADER, "0,0,0,2,1,1.6"], "a.csv:2:5: input_tokens: got '0'"),
         ([HEADER, "0,0,10,2,1"], "a.csv:2:1: 5 cells, but the header has 6"),
         ([HEADER], "a.csv:2:1: no rows after the header"),

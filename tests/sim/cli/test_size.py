@@ -189,7 +189,14 @@ def test_the_server_of_a_scenario(tmp_path: Path) -> None:
         ((*QWEN, "--tp", "3"), r"attention heads \(28\) must be divisible by tensor parallel size \(3\)"),
         ((*QWEN, "--max-num-seqs", "4096"), r"max_num_batched_tokens \(2048\) must be greater than or equal to"),
         ((*QWEN, "--gpu-memory-utilization", "90"), "gpu_memory_utilization: must be above 0 and at most 1, not 90"),
+        ((*QWEN, "--kv-cache-gib", "1e300"), r"kv_cache_gib: must be at most 1000000; got 1e\+300"),
+        ((*QWEN, "--kv-bytes-per-token", "0"), "kv_bytes_per_token: must be at least 1; got 0"),
+        ((*QWEN, "--gpu-memory-gib", "1e300"), r"--gpu-memory-gib: must be at most 1000000; got 1e\+300"),
+        ((*QWEN, "--num-gpu-blocks-override", "9" * 20), "num_gpu_blocks_override: must be at most 1000000000; got 9"),
+        ((*QWEN, "--kv-cache-memory-bytes", "9" * 30), "kv_cache_memory_bytes: must be at most 1000000 GiB; got 9"),
         (("--kv-bytes-per-token", "100"), "max_model_len: needed when there is no model"),
+        ((*QWEN, "--set", "server.gpu=l4"), "--set server.gpu=l4: changes a scenario, and none is given"),
+        ((*QWEN, "--variant", "wide"), "--variant wide: changes a scenario, and none is given"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
@@ -202,6 +209,9 @@ def test_the_tables_can_be_listed() -> None:
     models, gpus = run("--list-models")[1], run("--list-gpus")[1]
     assert [line.split()[0] for line in models.splitlines()] == list(model_names())
     assert [line.split()[0] for line in gpus.splitlines()] == [gpu.name for gpu in GPUS]
+    tables = json.loads(run("--list-models", "--list-gpus", "--json")[1])
+    assert [model["name"] for model in tables["models"]] == list(model_names())
+    assert [gpu["memory_gib"] for gpu in tables["gpus"]] == [gpu.memory_gib for gpu in GPUS]
 
 
 def test_the_same_input_prints_the_same_bytes() -> None:

@@ -190,3 +190,10 @@ def test_streams_of_different_names_seeds_and_users_differ() -> None:
         random_stream(0, "a", 1),
     ]  # fmt: skip
     assert len({stream.random() for stream in streams}) == len(streams)
+
+
+def test_a_draw_too_large_for_64_bits_is_cut_and_stays_positive() -> None:
+    generator = np.random.default_rng(0)
+    assert distributions.tokens(distributions.fixed(1e300))(generator, 2).tolist() == [2**40, 2**40]
+    assert distributions.nanoseconds(distributions.fixed(1e300))(generator, 1).tolist() == [366 * 86_400 * 10**9]
+    assert distributions.nanoseconds(distributions.fixed(-1.0))(generator, 1).tolist() == [0]

@@ -141,3 +141,8 @@ def test_blocks_of_rows_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.
     whole = sent(replayed(tmp_path, text))
     monkeypatch.setattr(replay, "_BLOCK", 3)
     assert sent(replayed(tmp_path, text)) == whole
+
+
+def test_a_replay_that_would_last_for_ever_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"would be sent over 2e\+300 s; at most 9e\+09 s: change the rate, time_scale"):
+        replayed(tmp_path, CSV, time_scale=1e300)
