@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from reports.document import FORMAT, Document, build_document
-from reports.stored_run import read_json, read_run
+from reports.stored_run import read_json, read_manifest, read_run
 from sim.capacity import CapacityResult
 from sim.deployment import plan_server
 from sim.errors import UserError
 from sim.records import RunRecord
-from sim.results.folder import ResultFolder
 from sim.results.metrics import RunMetrics, is_finite, summarize, summarize_window
 from sim.results.window import Window
 from sim.scenario.load import scenario_from_text
@@ -119,12 +119,20 @@ class Source:
     def run(self, load: float | None, seed: int) -> RunRecord | None:
         """Returns the records of one run, or None when they were not kept."""
         key = (load, seed)
-        if key not in self._runs and self.folder is not None:
-            place = ResultFolder(self.folder, "", "", self.unit).path
-            name = "own-load" if load is None else f"{self.unit}-{load:g}"
-            if (folder := place / name / f"seed-{seed}" / "manifest.json").is_file():
-                self._runs[key] = read_run(folder.parent)
+        if key not in self._runs and (folder := self._run_folder(load, seed)) is not None:
+            self._runs[key] = read_run(folder)
         return self._runs.get(key)
+
+    def _run_folder(self, load: float | None, seed: int) -> Path | None:
+        """Returns where a run is kept; None where there is none, or one that another scenario left in the folder."""
+        if self.folder is None:
+            return None
+        name = "own-load" if load is None else f"{self.unit}-{load:g}"
+        folder = self.folder / name / f"seed-{seed}"
+        if not (folder / "manifest.json").is_file():
+            return None
+        same = read_manifest(folder)["scenario_hash"] == self.document["scenario_hash"]
+        return folder if same else None
 
     def chosen_run(self, load: float | None, seed: int | None) -> RunRecord:
         """Returns the records of a run that was asked for; seed None: the first one kept.
@@ -138,10 +146,20 @@ class Source:
             run = self.run(load, each)
             if run is not None:
                 return run
-        loads = ", ".join(f"{point['load']:g}" for point in self.document["points"] if point["load"] is not None)
+        loads = ", ".join(f"{each:g}" for each in self._kept_loads())
         shown = "its own load" if load is None else f"load {load:g}"
         asked = "" if seed is None else f", seed {seed}"
         raise UserError(f"{self.folder or self.name}: no run at {shown}{asked} was kept; loads: {loads or 'none'}")
+
+    def _kept_loads(self) -> list[float]:
+        """Returns the loads of which a run was kept: those of the points, and those of single seeds between them."""
+        loads = {load for load, _ in self._runs if load is not None}
+        for path in () if self.folder is None else self.folder.glob(f"{self.unit}-*"):
+            with suppress(ValueError):
+                load = float(path.name.removeprefix(f"{self.unit}-"))
+                if any(self._run_folder(load, seed) is not None for seed in self.document["seeds"]):
+                    loads.add(load)
+        return sorted(loads)
 
     def detail(self, load: float | None) -> Detail | None:
         """Returns the run of a load that is worst for what binds, in detail; None when no run of it was kept.

@@ -14,7 +14,7 @@ from sim.cli.progress import ProgressLine
 from sim.cli.signals import INTERRUPTED, ends_by_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from calibrate.replay import Replay
     from calibrate.replay_server import ServerChoice
@@ -70,6 +70,8 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
 
     window_s = None if window is None else _window(window)
     ladder = requests.name.endswith((".csv", ".csv.gz")) and is_ladder(requests)
+    of_runs = {"--window": window, "--limit": limit, "--max-concurrency": max_concurrency, "--prompts": prompts}
+    _refuse_foreign(requests, ladder, of_runs, length_spread)
     runs = [] if ladder else read_runs(requests, prompts=prompts)
     loaded = load_profile(profile)
     is_path = "/" in profile or profile.endswith((".yaml", ".yml"))
@@ -101,6 +103,24 @@ def replay(  # noqa: PLR0917 - typer calls it, by name
     if interrupted:
         typer.echo(f"interrupted: {len(results)} of {len(replays)} runs are replayed; nothing is kept", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+def _refuse_foreign(requests: Path, ladder: bool, of_runs: Mapping[str, object], length_spread: float) -> None:
+    """Refuses the options that another kind of recording has.
+
+    Raises:
+        UserError: one was given.
+    """
+    from calibrate.readers import detect_run_format
+    from sim.errors import UserError
+
+    given = next((option for option, value in of_runs.items() if value is not None), None)
+    if ladder and given is not None:
+        raise UserError(f"{given}: {requests} is a ladder of closed-loop totals, each rung with its own; leave it out")
+    if not ladder and length_spread:
+        raise UserError(f"--length-spread: of a ladder of closed-loop totals; {requests} has each request's lengths")
+    if of_runs["--prompts"] is not None and detect_run_format(requests) != "llmservingsim":
+        raise UserError(f"--prompts: of an LLMServingSim run; {requests} is none")
 
 
 def _replayed(replays: Sequence[Callable[[], Replay]], name: str) -> tuple[list[Replay], bool]:

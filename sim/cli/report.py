@@ -81,9 +81,12 @@ def report(  # noqa: PLR0917 - typer calls it, by name
 
     inputs = read_inputs(runs, _scenario(scenario), measured or [])
     if format_ not in (Format.html, Format.md, Format.json):
+        _check_single(format_, lang, what_if, gpu_price)
         _write(_single(inputs.sources, format_, load, seed), out)
         return
     _check_whole(format_, load, seed)
+    if what_if:
+        _check_one(len(inputs.sources))
     for source in inputs.sources if len(inputs.sources) == 1 else ():
         add_what_if(source, what_if, jobs)
     text = _rendered(inputs, format_, lang, _prices(gpu_price, currency))
@@ -104,6 +107,32 @@ def _check_whole(format_: Format, load: float | None, seed: int | None) -> None:
         option = "--load" if load is not None else "--seed"
         single = ", ".join(each for each in Format if each not in (Format.html, Format.md, Format.json))
         raise UserError(f"{option}: --format {format_.value} shows all runs; one can be chosen for {single}")
+
+
+def _check_single(format_: Format, lang: str, what_if: bool | None, gpu_price: float | None) -> None:
+    """Refuses what a format of vLLM's world cannot say.
+
+    Raises:
+        UserError: it was asked for.
+    """
+    from sim.errors import UserError
+
+    given = {"--lang": lang != "en", "--what-if": what_if, "--gpu-price": gpu_price is not None}
+    option = next((option for option, is_given in given.items() if is_given), None)
+    if option is not None:
+        raise UserError(f"{option}: --format {format_.value} has no place for it; html, md and json have")
+
+
+def _check_one(num_runs: int) -> None:
+    """Refuses to simulate changes where no single run is reported.
+
+    Raises:
+        UserError: there are several, or none.
+    """
+    from sim.errors import UserError
+
+    if num_runs != 1:
+        raise UserError(f"--what-if: changes are simulated for the report of one run; got {num_runs} runs")
 
 
 def _scenario(path: Path | None) -> Scenario | None:

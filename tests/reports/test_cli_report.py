@@ -121,6 +121,17 @@ def test_a_report_shows_all_runs(stored: Path, choice: tuple[str, int]) -> None:
     assert said.startswith(f"{choice[0]}: --format md shows all runs; one can be chosen for bench, ")
 
 
+@pytest.mark.parametrize("option", [("--lang", "pt-BR"), ("--what-if",), ("--gpu-price", "2")])
+def test_formats_of_vllms_world_have_no_place_for_more(stored: Path, option: tuple[str, ...]) -> None:
+    said = refused("report", stored, "--format", "bench", *option)
+    assert said == f"{option[0]}: --format bench has no place for it; html, md and json have"
+
+
+def test_changes_are_simulated_for_one_run_alone(stored: Path) -> None:
+    said = refused("report", stored, stored, "--what-if")
+    assert said == "--what-if: changes are simulated for the report of one run; got 2 runs"
+
+
 def test_without_what_if_it_is_left_out(stored: Path) -> None:
     assert "No change was simulated" in called("report", stored, "--format", "md", "--no-what-if").stdout
 

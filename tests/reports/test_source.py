@@ -1,6 +1,7 @@
 """What was written is read back as it was, and what is missing or broken is said in one line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -146,5 +147,21 @@ def test_the_stored_scenario_is_run_again_with_the_files_of_the_one_given(stored
 
 
 def test_a_run_that_was_not_kept_is_said_with_the_loads_that_were(stored: Path) -> None:
-    with pytest.raises(UserError, match=r"no run at load 7, seed 9 was kept; loads: 4, "):
-        Source.read(stored).chosen_run(7, 9)
+    source = Source.read(stored)
+    kept = sorted({load for load in (source.shown_load, source.broken_load) if load is not None})
+    with pytest.raises(UserError) as error:
+        source.chosen_run(7, 9)
+    assert str(error.value).endswith(f"no run at load 7, seed 9 was kept; loads: {kept[0]:g}, {kept[1]:g}")
+
+
+def test_a_run_that_another_scenario_left_in_the_folder_is_not_shown(stored: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(stored, tmp_path / "again")
+    source = Source.read(folder)
+    assert source.broken_load is not None
+    assert source.run(source.broken_load, 0) is not None
+    for manifest in folder.glob("*/seed-*/manifest.json"):
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"scenario_hash": "other"}))
+    source = Source.read(folder)
+    assert source.run(source.broken_load, 0) is None
+    with pytest.raises(UserError, match=r"was kept; loads: none"):
+        source.chosen_run(source.broken_load, None)

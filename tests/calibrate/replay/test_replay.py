@@ -125,6 +125,26 @@ def test_a_file_of_flags_changes_the_server_and_the_client(files: Path) -> None:
     assert document["runs"][0]["max_concurrency"] == 32
 
 
+@pytest.mark.parametrize(
+    ("file", "options", "message"),
+    [
+        ("busy.csv", ("--length-spread", "0.2"), "--length-spread: of a ladder of closed-loop totals; "),
+        ("busy.csv", ("--prompts", "busy.csv"), "--prompts: of an LLMServingSim run; "),
+        ("ladder.csv", ("--limit", "5"), "--limit: {path} is a ladder of closed-loop totals, "),
+        ("ladder.csv", ("--window", "0:5"), "--window: {path} is a ladder of closed-loop totals, "),
+        ("ladder.csv", ("--max-concurrency", "5"), "--max-concurrency: {path} is a ladder of closed-loop totals, "),
+    ],
+)
+def test_an_option_of_another_kind_of_recording_is_refused(
+    files: Path, file: str, options: tuple[str, str], message: str
+) -> None:
+    (files / "ladder.csv").write_text("max_concurrency,num_prompts,input_len,output_len\n1,2,100,10\n")
+    code, said = run_command(files / file, "--profile", files / "made.yaml", *options)
+    assert code != 0
+    assert said.startswith(message.format(path=files / file))
+    assert "\n" not in said
+
+
 def test_limit_window_and_bad_options(files: Path) -> None:
     profile = ("--profile", files / "made.yaml")
     _, output = run_command(files / "busy.csv", *profile, "--limit", "10", "--window", "0:1", "--json")
