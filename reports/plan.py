@@ -97,10 +97,24 @@ def _head(document: Document) -> list[str]:
         f"(factor {show(document['peak_factor'])}){lost}",
         f"  objectives ({means}): {', '.join(document['objectives'])}",
     ]
-    if not document["prices_per_gpu_hour"]:
+    return [*lines, *_unpriced(document)]
+
+
+def _unpriced(document: Document) -> list[str]:
+    """Says which prices are missing, and which were given for nothing."""
+    prices = document["prices_per_gpu_hour"]
+    tried = list(dict.fromkeys(row["gpu"] for row in document["deployments"]))
+    without = [gpu for gpu in tried if gpu not in prices]
+    unused = [gpu for gpu in prices if gpu not in tried]
+    lines = []
+    if tried and len(without) == len(tried):
         lines.append(
             "  no prices: ordered by number of GPUs; give --gpu-price GPU=PRICE for each (of one GPU, an hour)"
         )
+    elif without:
+        lines.append(f"  no price of {', '.join(without)}: listed last, by number of GPUs; give --gpu-price GPU=PRICE")
+    if unused and tried:
+        lines.append(f"  prices not used, for no such GPU is tried (--gpus): {', '.join(unused)}")
     return lines
 
 
@@ -130,7 +144,8 @@ def _table(document: Document) -> list[str]:
             _measured(row["one_lost"]), profile,
         ])  # fmt: skip
     widths = [max(len(row[index]) for row in rows) for index in range(len(header))]
-    lines = ["Deployments that hold, the cheapest first (the measure nearest to its bound, and how near)"]
+    first = "the cheapest" if any(row["price_per_hour"] is not None for row in held) else "the fewest GPUs"
+    lines = [f"Deployments that hold, {first} first (the measure nearest to its bound, and how near)"]
     numeric = {0, 1, 3, 4}
     for row in rows:
         cells = [

@@ -26,7 +26,8 @@ def why_section(context: Context) -> Section:
     blocks: list[Block] = []
     detail = context.broken or context.shown
     if detail is None:
-        blocks.append(Paragraph(words("why.no_records"), "warn"))
+        interrupted = context.source.shown_load is None and context.document["search"] is not None
+        blocks.append(Paragraph(words("why.interrupted" if interrupted else "why.no_records"), "warn"))
         return Section("why", words("section.why"), tuple(blocks))
     findings = findings_of(context, detail)
     which = context.caption(detail)

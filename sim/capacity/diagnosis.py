@@ -203,7 +203,7 @@ def _prefill(facts: _Facts, prefill_ms: float, percentile: float | None) -> Diag
         "token_budget",
         f"reading a prompt takes {_time(prefill_ms)} ({_stat(percentile)}) from its first chunk to the first token "
         f"(budget {facts.budget} tokens a step); {facts.kv_text}",
-        "a larger max_num_batched_tokens, shorter prompts, more shared prefix, or a faster GPU",
+        "another max_num_batched_tokens, shorter prompts, more shared prefix, or a faster GPU",
     )
 
 

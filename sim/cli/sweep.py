@@ -109,7 +109,7 @@ class _Output:
         from sim.cli.sweep_table import footer, header, line
 
         if not self.as_json:
-            self._print(header(self.table, self.sweep.points))
+            self._print(header(self.table, self.sweep.points, self.sweep.shard))
         try:
             with ends_by_signal(), self.progress.alive():
                 for result in self.sweep.results(jobs=jobs, cluster=cluster):

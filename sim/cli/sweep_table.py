@@ -32,10 +32,11 @@ _SHARES = ("kv_mean", "kv_max", "prefix_hit_share", "goodput_share")
 _WIDTH = 7  # of a number of three digits, as it is shown
 
 
-def header(table: SweepTable, points: Sequence[SweepPoint]) -> str:
-    """Returns what stands above the rows."""
+def header(table: SweepTable, points: Sequence[SweepPoint], part: tuple[int, int] = (1, 1)) -> str:
+    """Returns what stands above the rows; `part` is the shard of the runs that is made, and of how many."""
     sizes = " x ".join(str(len(axis.values)) for axis in table.axes)
     seeds = "1 seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
+    shard = "" if part[1] == 1 else f"part {part[0]} of {part[1]}: each row is the mean over this part's runs alone\n"
     calibrated = {point.calibrated for point in points if not point.cause}
     source = "fitted to measured servers" if calibrated == {True} else "UNCALIBRATED, not fitted to a measured server"
     if len(calibrated) == 2:
@@ -46,6 +47,7 @@ def header(table: SweepTable, points: Sequence[SweepPoint]) -> str:
     titles += [title.rjust(max(_WIDTH, len(title))) for title, _ in _COLUMNS]
     return (
         f"{table.name}: {sizes} points, {seeds} each (latencies in ms, means over the seeds)\n"
+        f"{shard}"
         f"step times: {source}\n\n{'  '.join(titles)}  objectives\n"
     )
 

@@ -68,6 +68,20 @@ def test_the_cheapest_deployments_that_hold(scenario: Path) -> None:
     assert "step times are uncalibrated" in result.stdout
 
 
+def test_prices_that_are_missing_and_prices_that_are_not_used_are_said(scenario: Path) -> None:
+    arguments = ("--users", "40", "--gpus", "rtx-4090,h100", "--tp", "1", "--max-replicas", "8")
+    some = invoke(scenario, *arguments, "--price", "h100=3", "--price", "l4=0.5").stdout
+    assert "  no price of rtx-4090: listed last, by number of GPUs; give --gpu-price GPU=PRICE\n" in some
+    assert "  prices not used, for no such GPU is tried (--gpus): l4\n" in some
+    none = invoke(scenario, *arguments, "--price", "l4=0.5").stdout
+    assert "  no prices: ordered by number of GPUs; give --gpu-price GPU=PRICE for each (of one GPU, an hour)\n" in none
+    every = invoke(scenario, *arguments, "--price", "h100=3", "--price", "rtx-4090=0.5").stdout
+    assert "no price" not in every
+    assert "prices not used" not in every
+    assert "the cheapest first" in every
+    assert "the fewest GPUs first" in none
+
+
 def test_as_json_it_fits_its_schema_and_the_same_command_gives_the_same_bytes(scenario: Path) -> None:
     arguments = ("--users", "40", "--gpus", "rtx-4090,t4", "--tp", "1,2", "--json")
     first, second = invoke(scenario, *arguments), invoke(scenario, *arguments, "--out", "elsewhere")

@@ -98,7 +98,10 @@ def test_shards_write_no_tables_and_the_whole_puts_them_together(scenario: Path,
     vary = ("--vary", "users=2,4,6", "--vary", "server.max_num_seqs=2,8")
     whole = invoke(scenario, *vary, "--out", str(tmp_path / "whole"))
     for index in ("1", "2"):
-        assert invoke(scenario, *vary, "--out", str(tmp_path / "o"), "--shard", f"{index}/2").exit_code == 0
+        part = invoke(scenario, *vary, "--out", str(tmp_path / "o"), "--shard", f"{index}/2")
+        assert part.exit_code == 0
+        assert f"part {index} of 2: each row is the mean over this part's runs alone\n" in part.stdout
+    assert "part" not in whole.stdout
     assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["runs"]
     assert len(list((tmp_path / "o" / "runs").iterdir())) == 12
     assert invoke(scenario, *vary, "--out", str(tmp_path / "o")).stdout == whole.stdout
