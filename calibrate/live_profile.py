@@ -71,13 +71,16 @@ def make_profile(
         progress: told what a fit to requests is doing.
 
     Raises:
-        UserError: there is too little to fit to, or (without a step record) the model is not known.
+        UserError: there is too little to fit to, or (without a step record, or with that of a pipeline, whose steps
+            overlap) the model is not known.
     """
     source = f"headcount calibrate: {len(observation.phases)} phases, {observation.num_requests} requests"
-    if observation.steps is None:
-        options = FitOptions(name=name, source=source, leave_one_out=False)
-        return _from_requests(observation, folder, _seen_server(observation, model, gpu), options, progress)
-    return _from_steps(observation, observation.steps, FitOptions(name=name, source=source), model, gpu)
+    record = observation.steps
+    if record is not None and record.num_stages == 1:
+        return _from_steps(observation, record, FitOptions(name=name, source=source), model, gpu)
+    server = _seen_server(observation, model, gpu) if record is None else _recorded_server(record, model, gpu)
+    options = FitOptions(name=name, source=source, leave_one_out=False)
+    return _from_requests(observation, folder, server, options, progress)
 
 
 def _from_requests(

@@ -40,7 +40,7 @@ def calibration_report(made: LiveProfile, observation: Observation) -> str:
         lines += map(_phase_line, tables)
     lines += [f"note: {note}" for note in profile.notes]
     record = observation.steps
-    if record is not None and record.recorder_s is not None:
+    if record is not None and record.recorder_s is not None and record.num_stages == 1:
         busy_s = sum(duration for _, duration in record.durations()) / 1e9
         share = 100 * record.recorder_s / busy_s if busy_s else 0.0
         lines.append(f"note: recording took {record.recorder_s:.2f} s of {busy_s:.1f} s of steps ({share:.2f} %)")

@@ -133,6 +133,11 @@ class StepRecord:
     warnings: list[str] = field(default_factory=list)
 
     @property
+    def num_stages(self) -> int:
+        """Stages of the engine's pipeline; 1: none. The steps of several overlap."""
+        return int(self.server.get("pipeline_parallel_size", 1))
+
+    @property
     def has_hashes(self) -> bool:
         """Whether prompt content was recorded."""
         return all(request.hashes is not None for request in self.added)
@@ -154,11 +159,10 @@ def step_durations_ns(record: StepRecord) -> list[int | None]:
     Raises:
         UserError: the engine is a pipeline, whose steps overlap.
     """
-    num_stages = record.server.get("pipeline_parallel_size", 1)
-    if num_stages > 1:
+    if record.num_stages > 1:
         raise UserError(
-            f"{record.path}:1:1: the steps of a pipeline of {num_stages} stages overlap, and how long each took is not "
-            "recorded; fit the requests alone"
+            f"{record.path}:1:1: the steps of a pipeline of {record.num_stages} stages overlap, and how long each took "
+            "is not recorded; fit the requests alone"
         )
     return _asynchronous_ns(record.steps) if record.server["async_scheduling"] else _synchronous_ns(record)
 

@@ -172,6 +172,18 @@ def test_without_a_step_record_the_requests_are_fitted(observed: Observation, tm
         make_profile(observed, tmp_path, name="toy", model="tiny", gpu="h100")
 
 
+def test_of_a_pipeline_whose_steps_overlap_the_requests_are_fitted(observed: Observation, tmp_path: Path) -> None:
+    assert observed.steps is not None
+    observed.steps.server |= {"pipeline_parallel_size": 2, "max_model_len": 1_024}
+    result = observed.phases[0]
+    result.live.gaps_ns = {name: [2 * MS] * 7 for name in result.live.names}
+    write_requests(result.live, result.phase, requests_file(tmp_path, result.phase))
+    made = make_profile(observed, tmp_path, name="toy", model="Qwen/Qwen3-0.6B", gpu="h100")
+    assert made.profile.errors
+    assert made.profile.server.pipeline_parallel_size == 2
+    assert "recording took" not in calibration_report(made, observed)
+
+
 def test_a_record_is_collected_once_the_recorder_has_written_it(tmp_path: Path) -> None:
     RecordedSimulation(tmp_path / "steps.jsonl", [Arrival(0, Request(0, ((0, 9),), 3, 0, 1))])
     record = collect_steps(tmp_path / "steps.jsonl", tmp_path / "kept" / "copy.jsonl")
