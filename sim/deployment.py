@@ -8,7 +8,7 @@ from sim.api_server import AdmissionLimits
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.kv_cache_interface import SlidingWindowSpec
 from sim.engine.conditions import fitted_at_clock, gpu_at_clock
-from sim.engine.profile import Profile, load_profile, profile_mismatches
+from sim.engine.profile import Profile, for_server, load_profile, profile_mismatches
 from sim.engine.roofline import Roofline
 from sim.engine.step_time import ClientLatency, StepTimeModel
 from sim.errors import UserError
@@ -123,6 +123,7 @@ def plan(scenario: Scenario, profile: Profile | None = None) -> Deployment:
         )
     if profile is not None:
         warnings += profile_mismatches(profile, server)
+        profile = for_server(profile, server)
     warnings += _conditions(server, model)
     scheduler_config = _scheduler_config(memory, server, _num_stages(server, model))
     cache_config = _cache_config(memory, server)

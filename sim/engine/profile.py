@@ -245,6 +245,20 @@ _COST_FLAGS: dict[str, Any] = {
 _DTYPES = {"auto": "bfloat16", "half": "float16", "float": "float32", "fp8": "fp8_e4m3"}
 
 
+def for_server(profile: Profile, server: ServerLike) -> Profile:
+    """Returns the profile; a prior, where its model, its GPU or its number of GPUs is another than the server's.
+
+    Its errors were measured there, and say nothing of a server that differs so much.
+    """
+    measured = profile.server
+    names = ("model", "gpu", "tensor_parallel_size", "pipeline_parallel_size")
+    if profile.calibrated is not True or all(
+        _same(name, getattr(measured, name), getattr(server, name)) for name in names
+    ):
+        return profile
+    return profile.model_copy(update={"calibrated": "prior"})
+
+
 def profile_mismatches(profile: Profile, server: ServerLike) -> list[str]:
     """Returns one sentence for each way in which the server is not the one that was measured.
 

@@ -16,6 +16,7 @@ from sim.engine.profile import (
     PROFILES_DIR,
     ClientSide,
     Profile,
+    for_server,
     load_profile,
     profile_mismatches,
     profile_names,
@@ -256,6 +257,14 @@ def test_another_server_is_told(changes: dict[str, Any], told: str) -> None:
     assert len(mismatches) == 1
     assert told in mismatches[0]
     assert mismatches[0].startswith(f"profile {L4} was measured with ")
+
+
+def test_a_profile_of_another_model_or_gpu_is_a_prior_and_one_of_another_release_is_not() -> None:
+    profile = load_profile(L4)
+    for changes in ({"model": "Qwen/Qwen2.5-7B-Instruct"}, {"gpu": "h100"}, {"tensor_parallel_size": 2}):
+        assert for_server(profile, server(profile, **changes)).calibrated == "prior"
+    for changes in ({}, {"version": "0.32"}):
+        assert for_server(profile, server(profile, **changes)) is profile
 
 
 # --- the shipped profiles -------------------------------------------------------------------------------------------
