@@ -25,6 +25,9 @@ def comparison_section(contexts: Sequence[Context]) -> Section:
         blocks.append(slo_table(contexts))
         blocks += [chart for chart in (_overlay(contexts, kind) for kind in ("ttft", "itl")) if chart is not None]
     blocks += [_pareto(contexts, "ttft"), _pareto(contexts, "itl")]
+    uncalibrated = [context.source.name for context in contexts if not context.document["calibrated"]]
+    if uncalibrated:
+        blocks.insert(0, Paragraph(words("comparison.uncalibrated", runs=", ".join(uncalibrated)), "warn"))
     different = settings_table(contexts)
     blocks.append(different if different is not None else Paragraph(words("comparison.same_settings")))
     return Section("comparison", words("section.comparison"), tuple(blocks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Any
 
@@ -23,7 +24,7 @@ from sim.cli.report import report
 from sim.cli.run import run
 from sim.cli.search import search
 from sim.cli.serve_metrics import serve_metrics
-from sim.cli.signals import INTERRUPTED
+from sim.cli.signals import INTERRUPTED, READER_GONE
 from sim.cli.size import size
 from sim.cli.spot_check import spot_check
 from sim.cli.sweep import sweep
@@ -46,6 +47,10 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted before the end", err=True)
             raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever read stdout has read enough (`| head -1`); what is still in its buffer must not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(READER_GONE) from None
 
 
 app = typer.Typer(

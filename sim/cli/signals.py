@@ -11,6 +11,9 @@ from types import FrameType
 INTERRUPTED = 130
 """The exit code that a shell reports of a program that Ctrl-C ended."""
 
+READER_GONE = 141
+"""The exit code that a shell reports of a program that wrote to a pipe which nobody reads any more."""
+
 
 @contextmanager
 def ends_by_signal() -> Iterator[None]:

@@ -95,6 +95,16 @@ def test_users_by_bound_stand_side_by_side() -> None:
     ]
 
 
+def test_uncalibrated_runs_are_named_at_the_top() -> None:
+    sources = [source("a", SURE), source("b", SURE)]
+    for each, calibrated in zip(sources, (True, False), strict=True):
+        each.document["calibrated"] = calibrated
+    text = render_markdown(build_report(sources, EN), EN)
+    assert 0 < text.index("Uncalibrated: b. Their step times") < text.index("|")
+    sources[1].document["calibrated"] = True
+    assert "Uncalibrated:" not in render_markdown(build_report(sources, EN), EN)
+
+
 def test_different_units_are_not_subtracted() -> None:
     rate = open_loop_scenario("ttft.p95 <= 1s")
     other = Source.of_result(rate, find_capacity(rate, Served(proportional(7.77))), {}, "rate")

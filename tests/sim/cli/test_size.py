@@ -275,3 +275,14 @@ def test_slots_that_do_not_fit_are_one_line(ollama: str) -> None:
     with pytest.raises(UserError, match=r"ollama.num_parallel: 200 slots of 8,192 tokens do not fit") as caught:
         run(ollama, "--set", "server.ollama.num_parallel=200")
     assert "\n" not in str(caught.value)
+
+
+def test_a_reader_that_has_read_enough_is_no_verdict() -> None:
+    """As in `headcount size --list-models | head -1`: 1 would say that the server does not start."""
+    command = [sys.executable, "-c", "from sim.cli import main; main()", "size", "--list-models"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert (process.wait(timeout=60), process.stderr.read()) == (141, b"")
+    process.stderr.close()
