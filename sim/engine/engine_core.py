@@ -26,6 +26,10 @@ from sim.core.request import Request
 from sim.core.scheduler import Scheduler
 from sim.engine.steady_steps import SteadySteps, decode_ahead
 from sim.engine.step_time import Batch, StepTimeModel
+from sim.errors import UserError
+
+MOST_PREEMPTED_IN_VAIN = 100_000
+"""Preemptions without a token between them; thousands are possible while a long prompt is read in small chunks."""
 
 
 class InFlightBatch:
@@ -119,6 +123,7 @@ class EngineCore:
         self.batch_queue_size = scheduler_config.batch_queue_size
         self.device_free_ns = 0  # when the last dispatched step ends
         self.stage_free_ns = [0] * num_stages  # the same of each stage; looked at in pipelines only
+        self.num_preempted_in_vain = 0  # since a token came out
         self.on_schedule: Callable[[InFlightBatch], None] | None = None  # called right after each schedule()
 
     def has_work(self) -> bool:
@@ -162,6 +167,8 @@ class EngineCore:
             request.last_token_ns = end_ns
             if finished:
                 outputs.finished.append(request)
+        if self.num_preempted_in_vain and (outputs.tokens or gaps):
+            self.num_preempted_in_vain = 0
         return outputs
 
     def settle(self) -> None:
@@ -209,6 +216,8 @@ class EngineCore:
     def schedule(self, now_ns: int) -> InFlightBatch:
         """Schedules and prices one step, whether or not the queue has room (`dispatch` looks at that)."""
         output = self.scheduler.schedule()
+        if output.preempted:
+            self._check_progress(len(output.preempted), now_ns)
         for request in output.hits:
             if request.scheduled_ns < 0:
                 request.scheduled_ns = now_ns
@@ -237,6 +246,21 @@ class EngineCore:
         if self.on_schedule is not None:
             self.on_schedule(batch)
         return batch
+
+    def _check_progress(self, num_preempted: int, now_ns: int) -> None:
+        """Ends a run in which requests preempt each other for ever, as the real scheduler lets them.
+
+        Raises:
+            UserError: more were preempted since the last token than any load with an end would bring.
+        """
+        self.num_preempted_in_vain += num_preempted
+        if self.num_preempted_in_vain > MOST_PREEMPTED_IN_VAIN:
+            raise UserError(
+                f"at {now_ns / 1e9:.1f} s requests preempt each other for ever, as they would in vLLM: "
+                f"{self.num_preempted_in_vain:,} preemptions since the last token. With scheduling_policy priority and "
+                "scheduler_reserve_full_isl false, requests of one priority that come at one moment can do so; leave "
+                "scheduler_reserve_full_isl on, or give the server a larger KV cache"
+            )
 
     def _pass_stages(self, ready_ns: int, duration_ns: int) -> tuple[int, int]:
         """Sends a batch through the stages, an equal share of its time each; returns its start and end."""

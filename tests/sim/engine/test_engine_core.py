@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from sim.core.config import CacheConfig, SchedulerConfig
 from sim.core.request import Request
+from sim.engine import engine_core
 from sim.engine.engine_core import EngineCore, InFlightBatch, StepOutputs, batch_composition
 from sim.engine.process import run
 from sim.engine.recorded import LinearCost
 from sim.engine.step_time import Batch
+from sim.errors import UserError
 from tests.factories import FUZZ, create_request
 
 MS = 1_000_000
@@ -73,9 +75,12 @@ class ScriptedClients:
             self.steps.append(Step(batch.scheduled_ns, batch.start_ns, batch.end_ns, tokens, composition))
 
 
-def simulate(requests, cost, *, aborts=None, reference=True, num_gpu_blocks=1_000, block_size=16, **flags):
+def simulate(
+    requests, cost, *, aborts=None, reference=True, num_gpu_blocks=1_000, block_size=16, caching=True, **flags
+):
     config = SchedulerConfig(**{"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 64} | flags)
-    engine = EngineCore(config, CacheConfig(num_gpu_blocks, block_size), cost, reference=reference, list_pooled=True)
+    cache_config = CacheConfig(num_gpu_blocks, block_size, caching)
+    engine = EngineCore(config, cache_config, cost, reference=reference, list_pooled=True)
     clients = ScriptedClients(engine, requests, dict(aborts or {}))
     end_ns = run(engine, clients)
     return clients, end_ns
@@ -167,6 +172,17 @@ def test_a_client_that_gives_up_frees_an_engine_that_was_stuck():
     requests = [create_request(0, 60), create_request(1, 5, max_tokens=1, arrival_time=7 * MS)]
     clients, _ = simulate(requests, TEN_MS, num_gpu_blocks=3, aborts={7 * MS: 0})
     assert clients.token_ns == {0: [], 1: [17 * MS]}
+
+
+@pytest.mark.parametrize("reference", [True, False])
+def test_requests_that_preempt_each_other_for_ever_end_the_run_in_a_line(reference, monkeypatch):
+    monkeypatch.setattr(engine_core, "MOST_PREEMPTED_IN_VAIN", 500)
+    lengths = [(7, 9), (8, 9), (10, 1), (9, 1), (5, 1)]
+    requests = [create_request(i, n, max_tokens=most, arrival_time=0) for i, (n, most) in enumerate(lengths)]
+    flags = {"max_num_seqs": 6, "max_num_batched_tokens": 8, "max_model_len": 16, "block_size": 4, "num_gpu_blocks": 6}
+    with pytest.raises(UserError, match=r"preempt each other for ever.*: 501 preemptions since the last token\. With "):
+        simulate(requests, TEN_MS, reference=reference, policy="priority", scheduler_reserve_full_isl=False,
+                 async_scheduling=True, long_prefill_token_threshold=3, caching=False, **flags)  # fmt: skip
 
 
 def test_the_composition_of_a_step_counts_decodes_and_chunks():
