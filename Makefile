@@ -42,7 +42,7 @@ compiled: $(VENV)/installed
 	HEADCOUNT_COMPILE=1 $(BIN)/python setup.py --quiet build_ext --inplace
 
 pure:
-	find sim -name '*.so' -delete; rm -f *__mypyc*.so; rm -rf build
+	find sim calibrate -name '*.so' -delete; rm -f *__mypyc*.so; rm -rf build
 
 # Against the real vLLM, in an environment of its own (3.5 GB; x86-64 with AVX2, Python 3.11).
 live: $(VENV)/installed $(VLLM_VENV)/installed

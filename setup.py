@@ -21,6 +21,9 @@ HOT = (
     "sim/api_server.py",
     "sim/records.py",
     "sim/engine/process.py",
+    # Not hot, but with a class that derives from a compiled one:
+    "sim/fleet/lockstep.py",
+    "calibrate/recorded_prompts.py",
     "sim/workload/client.py",
     "sim/workload/open_loop.py",
     "sim/workload/requests.py",

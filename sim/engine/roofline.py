@@ -123,7 +123,7 @@ class Roofline:
             "sequences": self._sequence_ns * requests,
             "collectives": self._links.time_ns(self._padded(batch.num_tokens)),
         }
-        host = max(0.0, self.step_time(batch) - sum(device.values()))
+        host = max(0.0, self.step_time(batch) - sum(device.values(), 0.0))
         return {part: round(ns) for part, ns in (device | {"host": host}).items()}
 
     def split(self, batch: Batch) -> dict[str, int]:

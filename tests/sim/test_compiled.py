@@ -17,14 +17,25 @@ import sim.core.scheduler
 REPOSITORY = Path(__file__).parents[2]
 CODE = """
 import sim.core.scheduler
+from calibrate.recorded_prompts import LeadingHits
+from sim.core.config import CacheConfig, SchedulerConfig
+from sim.deployment import plan
+from sim.engine.step_time import Batch
 from sim.records import RequestLog
-from sim.scenario.load import load_scenario
+from sim.scenario.load import load_scenario, override
 from sim.simulate import simulate
 run = simulate(load_scenario("chat.yaml"), seed=0)
 print([(r.sent_ns, r.first_token_ns, r.finish_ns, r.num_cached_tokens, r.num_preemptions) for r in run.requests])
 print(run.steps.end_ns.tolist(), run.steps.num_free_blocks.tolist(), run.itl.count.tolist())
 packed = RequestLog(list(run.requests) * 50)
 print(packed[0] == run.requests[0], sum(record.num_output_tokens for record in packed))
+print(plan(load_scenario("chat.yaml")).step_time_model().split(Batch.of([100, 200], [(64, 0)])))
+ranks = {"server.model": "Qwen/Qwen3-30B-A3B", "server.gpu": "h100", "server.data_parallel_size": 2,
+         "server.flags.enable_expert_parallel": True, "run.duration": "10s"}
+print(simulate(override(load_scenario("chat.yaml"), ranks), seed=0).steps.end_ns.tolist())
+stages = {"server.pipeline_parallel_size": 2, "run.duration": "10s"}
+print(simulate(override(load_scenario("chat.yaml"), stages), seed=0).steps.end_ns.tolist())
+print(type(LeadingHits({}).manager(CacheConfig(9), SchedulerConfig(4, 16, 64))).__name__)
 print(sim.core.scheduler.__file__.endswith(".py"))
 """
 SCENARIO = """
@@ -51,7 +62,8 @@ run: {duration: 60s}
     reason="needs mypyc and a C compiler",
 )
 def test_the_compiled_core_gives_the_same_run(tmp_path: Path) -> None:
-    shutil.copytree(REPOSITORY / "sim", tmp_path / "sim", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for name in ("sim", "calibrate"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(REPOSITORY / name, tmp_path)
     (tmp_path / "chat.yaml").write_text(SCENARIO)

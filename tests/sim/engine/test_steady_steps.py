@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
@@ -78,7 +79,7 @@ def scenario(seed: int) -> Scenario:
 def rows(run: RunRecord) -> tuple[object, ...]:
     """All that a run recorded; gaps of one step in no particular order, as classes have none."""
     gaps = zip(run.itl.end_ns, run.itl.gap_ns, run.itl.class_id, run.itl.count, strict=True)
-    steps = [getattr(run.steps, name) for name in StepLog.__slots__]
+    steps = [getattr(run.steps, field.name) for field in fields(StepLog)]
     return list(map(attrgetter(*REQUEST_FIELDS), run.requests)), steps, sorted(gaps), run.end_ns
 
 
