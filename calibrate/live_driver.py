@@ -258,10 +258,10 @@ class _Run:
         self, record: RequestRecord, completion: Completion, request: ClientRequest, error: RequestError | None
     ) -> None:
         """Counts errors; ends the run when the server has gone away, or will never answer another way."""
-        if completion.num_closed and error is None:
-            self.live.errors["sent again, as the server had closed the connection before; the client was late"] += 1
         if error is None:
             self.num_failures = 0
+            if completion.num_closed:
+                self.live.errors["sent again, as the server had closed the connection before; the client was late"] += 1
             if record.outcome is Outcome.FINISHED and record.num_output_tokens != request.output_tokens:
                 got = completion.num_tokens if completion.num_tokens is not None else record.num_output_tokens
                 kind = "fewer" if got < request.output_tokens else "as many"

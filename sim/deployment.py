@@ -104,7 +104,7 @@ def plan(scenario: Scenario, profile: Profile | None = None) -> Deployment:
     """
     server = scenario.server
     model, gpu = find_model(_model_path(scenario)), find_gpu(server.gpu)
-    if server.data_parallel_size > 1 and model.is_moe and not server.flags.enable_expert_parallel:
+    if in_lockstep(server, model) and not server.flags.enable_expert_parallel:
         raise UserError(
             "server.data_parallel_size: of a mixture of experts it is simulated with expert parallelism alone; set "
             "enable_expert_parallel, or server.replicas for independent servers"
@@ -199,9 +199,14 @@ def _profile_path(scenario: Scenario) -> str:
     return str(scenario.resolve(name)) if is_path else name
 
 
+def in_lockstep(server: Server, model: ModelSpec) -> bool:
+    """Returns whether the engines of a server share every forward pass: data-parallel ranks of a mixture of experts."""
+    return server.data_parallel_size > 1 and model.is_moe
+
+
 def _num_stages(server: Server, model: ModelSpec) -> int:
     """Returns the stages that work on a batch each; ranks that step together are simulated with one batch at a time."""
-    return 1 if server.data_parallel_size > 1 and model.is_moe else server.pipeline_parallel_size
+    return 1 if in_lockstep(server, model) else server.pipeline_parallel_size
 
 
 def _scheduler_config(memory: MemoryBudget, server: Server, num_stages: int) -> SchedulerConfig:

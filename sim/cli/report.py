@@ -36,6 +36,9 @@ class Format(StrEnum):
     openmetrics = "openmetrics"
 
 
+_REPORTS = (Format.html, Format.md, Format.json)  # the others show one run, in the words of vLLM's world
+
+
 def report(  # noqa: PLR0917 - typer calls it, by name
     runs: Annotated[
         list[Path],
@@ -80,7 +83,7 @@ def report(  # noqa: PLR0917 - typer calls it, by name
     from reports.inputs import read_inputs
 
     inputs = read_inputs(runs, _scenario(scenario), measured or [])
-    if format_ not in (Format.html, Format.md, Format.json):
+    if format_ not in _REPORTS:
         _check_single(format_, lang, what_if, gpu_price)
         _write(_single(inputs.sources, format_, load, seed), out)
         return
@@ -105,7 +108,7 @@ def _check_whole(format_: Format, load: float | None, seed: int | None) -> None:
 
     if load is not None or seed is not None:
         option = "--load" if load is not None else "--seed"
-        single = ", ".join(each for each in Format if each not in (Format.html, Format.md, Format.json))
+        single = ", ".join(each for each in Format if each not in _REPORTS)
         raise UserError(f"{option}: --format {format_.value} shows all runs; one can be chosen for {single}")
 
 

@@ -122,7 +122,7 @@ class EngineCore:
         self.batch_queue: deque[InFlightBatch] = deque()
         self.batch_queue_size = scheduler_config.batch_queue_size
         self.device_free_ns = 0  # when the last dispatched step ends
-        self.stage_free_ns = [0] * num_stages  # the same of each stage; looked at in pipelines only
+        self.earlier_free_ns = [0] * (num_stages - 1)  # pipelines: when it leaves each stage before the last
         self.num_preempted_in_vain = 0  # since a token came out
         self.on_schedule: Callable[[InFlightBatch], None] | None = None  # called right after each schedule()
 
@@ -140,7 +140,7 @@ class EngineCore:
             batch = self.schedule(now_ns)
             self.batch_queue.append(batch)
             # In a pipeline the next look may find something: a request's turn comes with the number of the step.
-            is_worth_another = not batch.output.is_empty or len(self.stage_free_ns) > 1
+            is_worth_another = not batch.output.is_empty or bool(self.earlier_free_ns)
             if len(self.batch_queue) < self.batch_queue_size and is_worth_another:
                 return None
         return self.batch_queue.popleft()
@@ -224,11 +224,11 @@ class EngineCore:
         if not output.is_empty:
             composition = batch_composition(output)
             duration_ns = self.step_time_model.step_time(composition)
-            if len(self.stage_free_ns) == 1:
+            if self.earlier_free_ns:
+                start_ns, end_ns = self._pass_stages(max(now_ns, self._tokens_due_ns(output)), duration_ns)
+            else:
                 start_ns = max(now_ns, self.device_free_ns)
                 end_ns = start_ns + duration_ns
-            else:
-                start_ns, end_ns = self._pass_stages(max(now_ns, self._tokens_due_ns(output)), duration_ns)
             self.device_free_ns = end_ns
             num_prefill_tokens, num_decodes = composition.num_prefill_tokens, composition.num_decodes
         else:
@@ -264,14 +264,12 @@ class EngineCore:
 
     def _pass_stages(self, ready_ns: int, duration_ns: int) -> tuple[int, int]:
         """Sends a batch through the stages, an equal share of its time each; returns its start and end."""
-        free = self.stage_free_ns
-        share_ns = duration_ns // len(free)
-        start_ns = at_ns = max(ready_ns, free[0])
-        for stage, free_ns in enumerate(free):
-            is_last = stage == len(free) - 1
-            at_ns = max(at_ns, free_ns) + (duration_ns - stage * share_ns if is_last else share_ns)
-            free[stage] = at_ns
-        return start_ns, at_ns
+        earlier = self.earlier_free_ns
+        share_ns = duration_ns // (len(earlier) + 1)
+        start_ns = at_ns = max(ready_ns, earlier[0])
+        for stage, free_ns in enumerate(earlier):
+            at_ns = earlier[stage] = max(at_ns, free_ns) + share_ns
+        return start_ns, max(at_ns, self.device_free_ns) + duration_ns - len(earlier) * share_ns
 
     def _tokens_due_ns(self, output: SchedulerOutput) -> int:
         """Returns when the tokens are known that a step is to read: those that steps in flight sample."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.api_server import ApiServer
-from sim.deployment import Deployment
+from sim.deployment import Deployment, in_lockstep
 from sim.engine.achievable import GRAPH_SIZES
 from sim.engine.conditions import SlowGpu, SlowSpan
 from sim.engine.engine_core import EngineCore
@@ -47,7 +47,7 @@ class Fleet:
         self._reference = reference
         self._models: list[StepTimeModel] = []
         self._group: LockstepGroup | None = None
-        if in_lockstep(deployment):
+        if in_lockstep(server, deployment.model):
             model = deployment.step_time_model()
             self._models.append(model)
             meter = None if run.step_split is None else StepMeter(model, run.step_split)
@@ -133,11 +133,6 @@ class Fleet:
                 async_scheduling=self._deployment.flags.async_scheduling,
             )
         return model if self._run.step_split is None else StepMeter(model, self._run.step_split)
-
-
-def in_lockstep(deployment: Deployment) -> bool:
-    """Returns whether the engines of a server share every forward pass: data-parallel ranks of a mixture of experts."""
-    return deployment.server.data_parallel_size > 1 and deployment.model.is_moe
 
 
 def _largest_graph(deployment: Deployment) -> int:

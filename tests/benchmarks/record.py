@@ -65,10 +65,10 @@ def cores() -> list[str]:
     for _ in range(2):
         one, two = (_sweep_seconds(path, jobs) for jobs in (1, 2))
         lines.append(
-            f"16 runs of 80,000 requests: {one:.0f} s on one core ({one / 16:.1f} s a run), {two:.0f} s on two: "
+            f"- 16 runs of 80,000 requests: {one:.0f} s on one core ({one / 16:.1f} s a run), {two:.0f} s on two: "
             f"{one / two:.2f} times as fast."
         )
-    return ["\n".join(f"- {line}" for line in lines)]
+    return lines
 
 
 def start_up() -> list[str]:

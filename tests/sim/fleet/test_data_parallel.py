@@ -107,7 +107,7 @@ def test_a_group_of_one_rank_is_the_engine_alone(
     flags = case.server.flags.model_copy(update={"async_scheduling": asynchronous})
     case = case.model_copy(update={"server": case.server.model_copy(update={"flags": flags})}).with_base_dir(tmp_path)
     alone = simulate(case, seed=3)
-    monkeypatch.setattr(sim.fleet.fleet, "in_lockstep", lambda _deployment: True)
+    monkeypatch.setattr(sim.fleet.fleet, "in_lockstep", lambda _server, _model: True)
     grouped = simulate_as_fleet(case, seed=3)
     assert list(grouped.requests) == list(alone.requests)
     assert grouped.steps == alone.steps
