@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 from sim.errors import UnknownNameError
 
+MOST_GIB = 1_000_000
+"""Memory of a GPU that anybody may state, at most: thousands of times that of the largest."""
+
 _GB = 1e9
 _T = 1e12
 _PCIE3, _PCIE4, _PCIE5 = 15.75 * _GB, 31.5 * _GB, 63.0 * _GB

@@ -131,7 +131,7 @@ def _changed(part: Any, given: dict[str, Any]) -> Any:
 def _check_finite(given: dict[str, Any]) -> None:
     """Refuses `nan` and `inf`, which are numbers to Python, and more memory than any GPU has."""
     from sim.errors import UserError
-    from sim.memory.flags import MOST_GIB
+    from sim.hardware import MOST_GIB
 
     for name, value in given.items():
         if isinstance(value, float) and not math.isfinite(value):

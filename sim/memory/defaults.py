@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import TypeVar
 
 from sim.errors import UserError
-from sim.hardware import Gpu
+from sim.hardware import MOST_GIB, Gpu
 from sim.memory import version as since
-from sim.memory.flags import MOST_GIB, EngineFlags, ResolvedFlags
+from sim.memory.flags import EngineFlags, ResolvedFlags
 from sim.memory.version import Version, parse_version
 from sim.models import ModelSpec
 

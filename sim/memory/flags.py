@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sim.errors import UserError
-
-MOST_GIB = 1_000_000
-"""Memory of a GPU, at most: thousands of times that of the largest."""
+from sim.hardware import MOST_GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,5 @@ MOST_REPLICAS = 4096
 MOST_GPUS = 1024
 """GPUs that share a layer, or stages of layers: far above the largest machine that is joined by NVLink (576)."""
 
-MOST_GIB = 1_000_000
-"""Memory of one GPU: thousands of times that of the largest."""
-
 MOST_SEEDS = 10_000
 """Repetitions of a load: an interval from ten thousand is a hundredth as wide as one run is uncertain."""

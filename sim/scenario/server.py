@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict, field_validator
 
-from sim.scenario.bounds import MOST_GIB, MOST_GPUS, MOST_REPLICAS
+from sim.hardware import MOST_GIB
+from sim.scenario.bounds import MOST_GPUS, MOST_REPLICAS
 from sim.scenario.fleet import Autoscaling, Failure, ModelSwitch, Router, SlowGpu
 from sim.scenario.ollama import VERSION_PATTERN, Ollama, StaticBatching, quoted_version
 from sim.scenario.part import Part

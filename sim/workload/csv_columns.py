@@ -22,7 +22,7 @@ from sim.workload.text_files import Lines, open_lines
 _ROWS = 65536
 _MOST = 2**62
 
-MOST_SECONDS = 9e9
+LATEST_SECONDS = 9e9
 """The longest time in a recording: 285 years. It leaves room for seconds since 1970, but not for milliseconds."""
 
 SECONDS = "a number of seconds, from 0 to 9e9"
@@ -97,9 +97,9 @@ def numbers(cells: Sequence[str]) -> NDArray[np.float64]:
 
 
 def seconds(cells: Sequence[str]) -> NDArray[np.float64]:
-    """Parses times in seconds that can be counted in nanoseconds of 64 bits: from 0 to `MOST_SECONDS`."""
+    """Parses times in seconds that can be counted in nanoseconds of 64 bits: from 0 to `LATEST_SECONDS`."""
     values = numbers(cells)
-    if (values > MOST_SECONDS).any():
+    if (values > LATEST_SECONDS).any():
         raise ValueError
     return values
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sim.errors import UserError
 from sim.workload.client import ClientRequest, Prompt
-from sim.workload.csv_columns import MOST_SECONDS
+from sim.workload.csv_columns import LATEST_SECONDS
 from sim.workload.streams import TokenStreams
 from sim.workload.trace import Int64s, Trace
 
@@ -112,9 +112,9 @@ def replay_times(trace: Trace, scale: float, behind_a_cap: bool) -> Int64s:
     if scale == 1:
         return times
     last_s = float(times[-1]) / 1e9 * scale
-    if last_s > MOST_SECONDS:
+    if last_s > LATEST_SECONDS:
         raise UserError(
-            f"the recording would be sent over {last_s:.3g} s; at most {MOST_SECONDS:g} s: change the rate, time_scale "
+            f"the recording would be sent over {last_s:.3g} s; at most {LATEST_SECONDS:g} s: change the rate, time_scale "
             "or rate_scale"
         )
     scaled: Int64s = np.rint(times * scale).astype(np.int64)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sim.errors import UserError
-from sim.workload.csv_columns import MOST_SECONDS
+from sim.workload.csv_columns import LATEST_SECONDS
 from sim.workload.text_files import open_lines
 from sim.workload.trace import Int64s, Trace
 
@@ -165,11 +165,11 @@ class _BenchResult:
 
 
 def _is_time(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= MOST_SECONDS
+    return type(value) in (int, float) and 0 <= value <= LATEST_SECONDS
 
 
 def _is_milliseconds(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1000 * MOST_SECONDS
+    return type(value) in (int, float) and 0 <= value <= 1000 * LATEST_SECONDS
 
 
 def _is_count(value: Any) -> bool:
