@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrate.readers.measured import Floats, MeasuredRun, measured_run
 from sim.errors import UserError
-from sim.workload.csv_columns import MOST_SECONDS, SECONDS, Column, Labels, read_columns, whole_numbers
+from sim.workload.csv_columns import LATEST_SECONDS, SECONDS, Column, Labels, read_columns, whole_numbers
 from sim.workload.trace import Trace
 
 _PER_UNIT = {"s": 1.0, "ms": 1e-3}
@@ -18,7 +18,7 @@ _PER_UNIT = {"s": 1.0, "ms": 1e-3}
 def _optional_numbers(cells: Sequence[str]) -> Floats:
     """Parses numbers from 0 to the longest time; an empty cell, NA or nan is unknown."""
     values = np.array([np.nan if cell.strip().lower() in ("", "na", "nan") else float(cell) for cell in cells])
-    if (values > MOST_SECONDS).any() or (values < 0).any():
+    if (values > LATEST_SECONDS).any() or (values < 0).any():
         raise ValueError
     return values
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sim.errors import UserError
-from sim.workload.csv_columns import MOST_SECONDS
+from sim.workload.csv_columns import LATEST_SECONDS
 from sim.workload.text_files import open_lines
 
 
@@ -57,7 +57,7 @@ class JsonFile:
 
 def is_number(value: Any) -> bool:
     """Returns whether a JSON value is a number from 0 to the longest time that a recording may have."""
-    return type(value) in (int, float) and 0 <= value <= MOST_SECONDS
+    return type(value) in (int, float) and 0 <= value <= LATEST_SECONDS
 
 
 def is_count(value: Any) -> bool:

@@ -114,8 +114,8 @@ def replay_times(trace: Trace, scale: float, behind_a_cap: bool) -> Int64s:
     last_s = float(times[-1]) / 1e9 * scale
     if last_s > LATEST_SECONDS:
         raise UserError(
-            f"the recording would be sent over {last_s:.3g} s; at most {LATEST_SECONDS:g} s: change the rate, time_scale "
-            "or rate_scale"
+            f"the recording would be sent over {last_s:.3g} s; at most {LATEST_SECONDS:g} s: change the rate, "
+            "time_scale or rate_scale"
         )
     scaled: Int64s = np.rint(times * scale).astype(np.int64)
     return scaled
